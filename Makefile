@@ -13,6 +13,7 @@ VERBENA_FUZZ_SECONDS ?= 60
 # Rounds of `make bench`; docs/performance.md needs at least 5.
 RUNS ?= 5
 bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference core_distance qp_load qp_census thread_load cm_flood half_round_trip
+network_targets = ibverbs rdmacm verbena udp_reference incast bottleneck
 
 # CMake reads the generator from the environment only for a new build folder.
 configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 2>&1 \
@@ -26,7 +27,7 @@ sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: build demo test test-ecosystem bench bench-scaling interop soak fuzz install deb clean format tidy help
+.PHONY: build demo test test-ecosystem bench bench-scaling bench-networks interop soak fuzz install deb clean format tidy help
 
 build: ## build the library and the tool into build/ (default)
 	scripts/install-packages.sh build
@@ -71,6 +72,13 @@ bench-scaling: ## measure throughput over the number of threads; writes its sect
 	$(call compile,default) --target ibverbs thread_load
 	python3 -B bench/suite --build build --scaling-only
 	python3 -B bench/suite --scaling-from build/bench/scaling.json
+
+bench-networks: ## measure slow links, many senders and small MTUs; writes its section of docs/performance.md (under 8 minutes)
+	scripts/install-packages.sh build bench
+	$(call configure,default)
+	$(call compile,default) --target $(network_targets)
+	python3 -B bench/suite --build build --networks-only
+	python3 -B bench/suite --networks-from build/bench/networks.json
 
 interop: ## run the interoperability tests (tests/interop/*.sh); skips those that cannot run here
 	scripts/install-packages.sh build interop

@@ -76,19 +76,22 @@ int print_counters(const CountersOptions& options) {
     print_report(*report, options.all);
     return kDone;
   }
-  size_t silent = 0;
+  bool any = false;
   for (const SlotReport& report : reports) {
-    if (report.pid == 0) {
-      ++silent;
-    } else {
-      print_report(report, options.all);
-    }
+    if (report.pid == 0) continue;
+    any = true;
+    print_report(report, options.all);
   }
   if (reports.empty()) fmt::print("No process uses Verbena in this network namespace.\n");
-  if (silent != 0) {
-    fmt::print("{}{} {} not reply: another user's, or stopped.\n", silent,
-               silent == reports.size() ? "" : " more",
-               silent == 1 ? "process does" : "processes do");
+  const auto [seen, unseen_slots] = runtime::silent_processes(reports);
+  if (seen != 0) {
+    fmt::print("{}{} {} not reply: another user's, or stopped.\n", seen, any ? " more" : "",
+               seen == 1 ? "process does" : "processes do");
+  }
+  if (unseen_slots != 0) {
+    fmt::print("{} {} not reply and {} to other users' processes (one slot per lane).\n",
+               unseen_slots, unseen_slots == 1 ? "slot does" : "slots do",
+               unseen_slots == 1 ? "belongs" : "belong");
   }
   return kDone;
 }

@@ -60,7 +60,7 @@ struct End {
     qp = engine.create_qp(config).value();
   }
 
-  void connect(const End& peer, const wire::Gid& gid, Instant now) {
+  void connect(const End& peer, const wire::Gid& gid, wire::Mtu mtu, Instant now) {
     using namespace qp_attr;
     QpAttributes attr;
     attr.state = QpState::Init;
@@ -71,7 +71,7 @@ struct End {
     attr.address.is_global = true;
     attr.address.destination = gid;
     attr.source_gid = gid;
-    attr.path_mtu = wire::Mtu::k4096;
+    attr.path_mtu = mtu;
     attr.dest_qpn = peer.qp->qpn();
     engine.modify_qp(
         *qp, attr,
@@ -94,12 +94,13 @@ struct End {
 // One WRITE from posting to completion: the request and the ACK are sent and received.
 void write_turn(benchmark::State& state) {
   const auto size = static_cast<uint32_t>(state.range(0));
+  const wire::Mtu mtu = state.range(1) == 1024 ? wire::Mtu::k1024 : wire::Mtu::k4096;
   const uint8_t address[4] = {10, 0, 0, 1};
   const wire::Gid gid = wire::Gid::from_ipv4(address);
   End a(1, size), b(2, size);
   Instant now{1000};
-  a.connect(b, gid, now);
-  b.connect(a, gid, now);
+  a.connect(b, gid, mtu, now);
+  b.connect(a, gid, mtu, now);
   Wire to_b(gid), to_a(gid);
   const Sge sge{kIova, size, a.key};
   SendRequest request;
@@ -126,7 +127,11 @@ void write_turn(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
   state.SetBytesProcessed(state.iterations() * size);
 }
-BENCHMARK(write_turn)->ArgName("bytes")->Arg(64)->Arg(65536);
+BENCHMARK(write_turn)
+    ->ArgNames({"bytes", "mtu"})
+    ->Args({64, 4096})
+    ->Args({65536, 4096})
+    ->Args({65536, 1024});
 
 }  // namespace
 }  // namespace verbena::core

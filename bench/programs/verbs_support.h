@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "tests/programs/rc_by_hand.h"
 
@@ -62,7 +63,7 @@ inline void read_all(int fd, void* data, size_t size) {
   }
 }
 
-// The loopback device with the attributes that connections need.
+// A device with the attributes that connections need.
 struct Device {
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;
@@ -70,10 +71,10 @@ struct Device {
   ibv_mtu mtu{};
 };
 
-inline Device open_loopback_device() {
+inline Device open_device(const std::string& name) {
   Device device;
-  device.context = programs::open_device("verbena_lo");
-  if (!device.context) fail("no device verbena_lo (start this by: verbena run --)", 0);
+  device.context = programs::open_device(name);
+  if (!device.context) fail(("no device " + name + " (start this by: verbena run --)").c_str(), 0);
   device.pd = ibv_alloc_pd(device.context);
   if (!device.pd) fail("ibv_alloc_pd");
   ibv_port_attr port{};
@@ -82,6 +83,8 @@ inline Device open_loopback_device() {
   if (ibv_query_gid(device.context, 1, 0, &device.gid) != 0) fail("ibv_query_gid");
   return device;
 }
+
+inline Device open_loopback_device() { return open_device("verbena_lo"); }
 
 inline void close_device(const Device& device) {
   must(ibv_dealloc_pd(device.pd), "ibv_dealloc_pd");

@@ -1,11 +1,15 @@
 // The upper bounds to compare with: plain UDP over loopback, without a protocol. Prints one number.
 //   udp_reference pingpong [bytes]        median half round trip in microseconds, both ends poll
-//   udp_reference stream [bytes [batch]]  Gb/s of GSO sends of datagrams of that size, with GRO on
+//   udp_reference stream [bytes [batch [address far]]]
+//                                         Gb/s of GSO sends of datagrams of that size, with GRO on
 //                                         the other side. `batch` is the bytes of one send; the
-//                                         default is as many datagrams as fit. The last one may be
-//                                         shorter.
+//                                         default, also for 0, is as many datagrams as fit. The
+//                                         last one may be shorter. The receiver has this IPv4
+//                                         address, the sender is in another network namespace
+//                                         (`far`: /proc/PID/ns/net).
 // One process per end, each pinned to its own core. Ends after about a second.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/udp.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -45,14 +49,14 @@ void pin(int core) {
   std::exit(1);
 }
 
-int bound_socket(sockaddr_in* address) {
+int bound_socket(sockaddr_in* address, in_addr_t ip = htonl(INADDR_LOOPBACK)) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   const int buffer = 4 << 20;
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
   *address = {};
   address->sin_family = AF_INET;
-  address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address->sin_addr.s_addr = ip;
   socklen_t size = sizeof *address;
   if (bind(fd, reinterpret_cast<sockaddr*>(address), size) != 0) die("bind");
   getsockname(fd, reinterpret_cast<sockaddr*>(address), &size);
@@ -89,15 +93,29 @@ int pingpong(size_t bytes) {
   return 0;
 }
 
-int stream(size_t bytes, size_t batch_bytes) {
+// Where a stream goes: over loopback, or from another network namespace.
+struct Ends {
+  in_addr_t receiver = htonl(INADDR_LOOPBACK);
+  in_addr_t sender = htonl(INADDR_LOOPBACK);
+  const char* far = nullptr;
+};
+
+void enter_namespace(const char* file) {
+  const int fd = open(file, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) die(file);
+}
+
+int stream(size_t bytes, size_t batch_bytes, const Ends& ends) {
   constexpr double kMicroseconds = 1e6;
   sockaddr_in to, from;
-  const int receiver = bound_socket(&to), sender = bound_socket(&from);
+  const int receiver = bound_socket(&to, ends.receiver);
   const int on = 1;
   setsockopt(receiver, IPPROTO_UDP, UDP_GRO, &on, sizeof on);
   const pid_t child = fork();
   if (child == 0) {
     pin(1);
+    if (ends.far) enter_namespace(ends.far);
+    const int sender = bound_socket(&from, ends.sender);
     std::vector<char> batch(batch_bytes);
     const int segment = static_cast<int>(bytes);
     setsockopt(sender, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment);
@@ -133,8 +151,12 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "pingpong") == 0) return pingpong(number(2, 64));
   if (argc > 1 && std::strcmp(argv[1], "stream") == 0) {
     const size_t bytes = std::max<size_t>(number(2, 4136), 1);
-    return stream(bytes, number(3, bytes * std::clamp<size_t>(65000 / bytes, 1, 64)));
+    const size_t most = bytes * std::clamp<size_t>(65000 / bytes, 1, 64);
+    Ends ends;
+    if (argc > 5) ends = {inet_addr(argv[4]), INADDR_ANY, argv[5]};
+    const size_t batch = number(3, most);
+    return stream(bytes, batch > 0 ? batch : most, ends);
   }
-  std::fprintf(stderr, "usage: udp_reference pingpong|stream [bytes [batch]]\n");
+  std::fprintf(stderr, "usage: udp_reference pingpong|stream [bytes [batch [address far]]]\n");
   return 2;
 }

@@ -3,6 +3,8 @@
   python3 bench/suite --build build        (`make bench` runs this; RUNS=9 make bench runs more rounds)
   python3 bench/suite --build build --scaling-only --out DIR      only throughput over the number of threads
   python3 bench/suite --scaling-from DIR/scaling.json             writes its section of docs/performance.md
+  python3 bench/suite --build build --networks-only [--match TEXT]      only slow links, many senders, small MTUs
+  python3 bench/suite --networks-from DIR/networks.json           writes its section of docs/performance.md
 
 Writes build/bench/results.json and build/bench/*.svg. Writes docs/performance.md and its pictures if there were
 enough rounds. --scaling-only takes at most 150 seconds and needs only build/thread_load and build/lib/libibverbs.so.1.
@@ -19,6 +21,7 @@ import sys
 import time
 
 import machine
+import networks
 import places
 import plots
 import programs
@@ -57,14 +60,14 @@ def measures_of(number):
     return {name: measure for name, measure in MEASURES.items() if number == 0 or not measure.once}
 
 
-def run_round(number, results, progress):
-    """Runs every measure once. Measures of the same program share one run."""
+def run_measures(measures, run, results, progress):
+    """Runs each measure once. Measures of the same program share one run. `run` returns a program's numbers and place."""
     seen = {}
-    for name, measure in measures_of(number).items():
+    for name, measure in measures.items():
         program = measure.program
         if program not in seen:
             try:
-                seen[program] = places.measure(program)
+                seen[program] = run(program)
             except Failure as failure:
                 seen[program] = failure
         if isinstance(seen[program], Failure):
@@ -90,7 +93,7 @@ def run_rounds(wanted, results, progress):
         if done > 0 and progress.over():
             print(f"Time limit reached after {done} of {wanted} rounds.", flush=True)
             return done
-        run_round(done, results, progress)
+        run_measures(measures_of(done), places.measure, results, progress)
     return wanted
 
 
@@ -136,6 +139,20 @@ def run_scaling(folder):
     return 1 if scaling.missing(found) else 0
 
 
+def run_networks(folder, text, rounds):
+    """Measures the networks whose name contains the text and writes them into the folder. Returns the exit status."""
+    measures = networks.matching(text)
+    progress = Progress(rounds * len(measures), networks.BUDGET)
+    results = networks.new_results()
+    for number in range(rounds):
+        if number > 0 and progress.over():
+            print(f"Time limit reached after {number} of {rounds} rounds.", flush=True)
+            break
+        run_measures(measures, lambda program: (program.measure(), networks.PLACE), results, progress)
+    print(f"\n{networks.write(results, about_this_run(), folder)}\nAll values: {folder / 'networks.json'}")
+    return 1 if results.failures else 0
+
+
 def about_this_run():
     return {**machine.describe(),
             "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
@@ -146,20 +163,24 @@ def write_page(results, drawn, micro, about, folder):
     pictures.mkdir(exist_ok=True)
     for curve in drawn:
         shutil.copy(folder / f"{curve.file}.svg", pictures)
-    page = report.page(results, drawn, micro, about, scaling.published(DOCS))
+    page = report.page(results, drawn, micro, about, networks.published(DOCS) + scaling.published(DOCS))
     (DOCS / "performance.md").write_text(page, encoding="utf-8")
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the build folder")
-    parser.add_argument("--runs", type=int, default=os.environ.get("RUNS", 5), help="rounds (RUNS)")
+    parser.add_argument("--runs", type=int, default=int(os.environ.get("RUNS", 5)), help="rounds (RUNS)")
     parser.add_argument("--budget", type=int, default=450,
                         help="seconds after which no further round or point of a curve is started")
     parser.add_argument("--table-only", action="store_true", help="no curves")
     parser.add_argument("--scaling-only", action="store_true", help="only throughput over the number of threads")
     parser.add_argument("--scaling-from", type=pathlib.Path, metavar="FILE",
                         help="measure nothing; write the section on threads from a file of --scaling-only")
+    parser.add_argument("--networks-only", action="store_true", help="only slow links, many senders, small MTUs")
+    parser.add_argument("--match", default="", metavar="TEXT", help="with --networks-only: only numbers with TEXT in their name")
+    parser.add_argument("--networks-from", type=pathlib.Path, metavar="FILE",
+                        help="measure nothing; write the section on networks from a file of --networks-only")
     parser.add_argument("--out", type=pathlib.Path, help="the folder for results (bench in the build folder)")
     return parser.parse_args()
 
@@ -170,6 +191,10 @@ def main():
         scaling.publish(options.scaling_from, DOCS)
         print(f"The page: {DOCS / 'performance.md'}")
         return 0
+    if options.networks_from:
+        networks.publish(options.networks_from, DOCS)
+        print(f"The page: {DOCS / 'performance.md'}")
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that started programs are ended
     machine.enter_namespace()
     programs.BUILD = options.build.resolve()
@@ -177,6 +202,8 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     if options.scaling_only:
         return run_scaling(folder)
+    if options.networks_only:
+        return run_networks(folder, options.match, min(options.runs, networks.ROUNDS))
     return run_all(options, folder)
 
 

@@ -15,30 +15,27 @@ def quantity(value, unit):
     return f"{value:.{digits}f} {unit}".rstrip()
 
 
-def result_text(judged):
+def result_text(judged, measures=MEASURES):
     if judged.result is None:
         return "-"
-    return f"{judged.result:.2f}x" if judged.row.against else quantity(judged.result, unit_of(judged.row))
+    return f"{judged.result:.2f}x" if judged.row.against else quantity(judged.result, measures[judged.row.measured].unit)
 
 
-def goal_text(row):
+def goal_text(row, measures=MEASURES):
     def bound(value):
-        return f"{value:g}x" if row.against else f"{value:g} {unit_of(row)}".rstrip()
+        return f"{value:g}x" if row.against else f"{value:g} {measures[row.measured].unit}".rstrip()
     text = ("at most " if row.at_most else "at least ") + bound(row.goal)
     return text + (f" (aim {bound(row.aim)})" if row.aim is not None else "")
 
 
-def unit_of(row):
-    return MEASURES[row.measured].unit
-
-
-def cells(judged):
-    row, measure = judged.row, MEASURES[judged.row.measured]
+def cells(judged, measures=MEASURES):
+    row, measure = judged.row, measures[judged.row.measured]
     against = "-"
     if row.against:
-        other = MEASURES[row.against]
+        other = measures[row.against]
         against = f"{other.name}: {quantity(judged.against, other.unit)}"
-    return (measure.name, quantity(judged.measured, measure.unit), against, result_text(judged), goal_text(row),
+    return (measure.name, quantity(judged.measured, measure.unit), against, result_text(judged, measures),
+            goal_text(row, measures),
             str(judged.runs), judged.verdict)
 
 
@@ -70,7 +67,7 @@ def terminal_tables(results):
 
 
 def failure_lines(results):
-    return [f"Not measured, a run failed: {MEASURES[name].name}: {why}" for name, why in results.failures.items()]
+    return [f"Not measured, a run failed: {results.measures[name].name}: {why}" for name, why in results.failures.items()]
 
 
 def micro_cells(each):
@@ -98,6 +95,8 @@ def markdown_table(headings, rows):
     return "\n".join([line(headings), "|" + "---|" * len(headings), *map(line, rows)])
 
 
+NEXT_HEADING = "## Curves"  # sections that are measured separately precede it
+
 PAGE = """# Performance
 
 `make bench` writes this page. It measures everything again and replaces the page.
@@ -118,7 +117,7 @@ over UDP on the loopback interface, path MTU 4096; the sender computes the ICRC 
 
 {tables}
 {failures}
-{scaling}## Curves
+{sections}{next_heading}
 
 {pictures}
 
@@ -143,14 +142,23 @@ datagrams. Latency is the median of half a round trip.
 make bench                      # less than 10 minutes; build/bench/results.json has every value
 RUNS=9 make bench               # more rounds
 make bench-scaling              # the section on threads, on a machine with many cores
+make bench-networks             # the section on networks
 build/verbena perf --listen     # between two hosts: on the first,
 build/verbena perf HOST         # and on the second
 ```
 """
 
 
-def page(results, pictures, micro, about, scaling=""):
-    """The whole page. `scaling` is the section on threads."""
+def with_section(page_, heading, text):
+    """The page with `text` as its section of that heading."""
+    before, after = page_.split(f"{NEXT_HEADING}\n", 1)
+    parts = before.split("\n## ")
+    others = [part for part in parts if not f"## {part}".startswith(f"{heading}\n")]
+    return "\n## ".join(others).rstrip("\n") + f"\n\n{text}\n{NEXT_HEADING}\n{after}"
+
+
+def page(results, pictures, micro, about, sections=""):
+    """The whole page. `sections` are those that are measured separately."""
     tables = "\n\n".join(f"## {PLACES[place]}\n\n{markdown_table(HEADINGS, map(cells, judged))}"
                          for place, judged in judged_by_place(results))
     measures = markdown_table(("number", "command"), [
@@ -158,5 +166,5 @@ def page(results, pictures, micro, about, scaling=""):
     images = "\n\n".join(f"![{curve.title}](performance/{curve.file}.svg)" for curve in pictures)
     failures = "".join(f"\n{line}\n" for line in failure_lines(results))
     return PAGE.format(tables=tables, failures=failures, pictures=images or "No curves were drawn.", measures=measures,
-                       scaling=scaling,
+                       sections=sections, next_heading=NEXT_HEADING,
                        micro=markdown_table(("step", "time", "speed"), map(micro_cells, micro)), **about)

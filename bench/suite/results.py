@@ -17,6 +17,7 @@ class Value:
 @dataclasses.dataclass
 class Results:
     """The values of each measure, one per run, and the reasons for missing values."""
+    measures: dict = dataclasses.field(default_factory=lambda: MEASURES)
     values: dict = dataclasses.field(default_factory=dict)
     failures: dict = dataclasses.field(default_factory=dict)
 
@@ -35,8 +36,8 @@ class Results:
     def at(self, place):
         """The numbers of each measure in one cache state. Measures with `worst` or `once` count in every state."""
         return AtPlace({name: [value.number for value in values
-                               if value.place == place or MEASURES[name].worst or MEASURES[name].once]
-                        for name, values in self.values.items()}, self.failures)
+                               if value.place == place or self.measures[name].worst or self.measures[name].once]
+                        for name, values in self.values.items()}, self.failures, self.measures)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +45,14 @@ class AtPlace:
     """The numbers of one cache state of the cores."""
     numbers: dict
     failures: dict
+    measures: dict
 
     def of(self, name):
         """The number of a measure, or None. One failed run among several is a failure."""
         numbers = self.numbers.get(name)
         if not numbers or name in self.failures:
             return None
-        return max(numbers) if MEASURES[name].worst else statistics.median(numbers)
+        return max(numbers) if self.measures[name].worst else statistics.median(numbers)
 
     def runs(self, row):
         """The number of runs behind a row."""

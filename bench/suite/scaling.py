@@ -21,7 +21,6 @@ from table import MEASURES, ROWS
 BUDGET = 110  # seconds after which no further point is measured
 ROUNDS = 3
 HEADING = "## Threads"
-NEXT_HEADING = "## Curves"  # the section precedes it
 
 
 def lines(size):
@@ -137,10 +136,4 @@ def publish(file, docs):
     (docs / "performance" / "scaling.json").write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     draw(stored, docs / "performance" / "scaling.svg")
     page = docs / "performance.md"
-    page.write_text(with_section(page.read_text(encoding="utf-8"), section(stored)), encoding="utf-8")
-
-
-def with_section(page, text):
-    """The page with `text` as its section on threads."""
-    before, after = page.split(f"{NEXT_HEADING}\n", 1)
-    return before.split(f"{HEADING}\n", 1)[0] + text + f"\n{NEXT_HEADING}\n" + after
+    page.write_text(report.with_section(page.read_text(encoding="utf-8"), HEADING, section(stored)), encoding="utf-8")

@@ -68,6 +68,15 @@ uint32_t crc32(uint32_t crc, std::span<const std::byte> data) {
   return libdeflate_crc32(crc, data.data(), data.size());
 }
 
+uint32_t crc32_with_ones(uint32_t crc, std::span<std::byte> data, size_t ones_at) {
+  if (folds_with_ones(data.size(), ones_at)) return crc32_fold_with_ones(crc, data, ones_at);
+  const std::byte original = data[ones_at];
+  data[ones_at] = std::byte{0xFF};
+  crc = crc32(crc, data);
+  data[ones_at] = original;
+  return crc;
+}
+
 uint32_t crc32_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
   if (data.size() >= kMinFoldBytes + kCacheLine && can_fold_crc32()) {
     return crc32_fold_copy_past_caches(crc, to, data);

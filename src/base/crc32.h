@@ -10,6 +10,9 @@ namespace verbena {
 // Continues `crc` (0 at the start) over `data`.
 uint32_t crc32(uint32_t crc, std::span<const std::byte> data);
 
+// The same, with the byte at `ones_at` as 0xFF. `data` may be modified and restored.
+uint32_t crc32_with_ones(uint32_t crc, std::span<std::byte> data, size_t ones_at);
+
 // Copies `data` to `to` and continues `crc` over the bytes *as copied*. Registered memory may
 // change during the copy, and the sent bytes must match their checksum.
 uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data);

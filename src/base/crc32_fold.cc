@@ -37,8 +37,11 @@ static_assert(distance(128).low == 0x1751997D0 && distance(128).high == 0x0CCAA0
 
 constexpr size_t kVector = 64;
 constexpr size_t kLanes = 4;  // independent chains hide the latency of the multiplication
+static_assert(kMinFoldBytes >= kLanes * kVector);
 
 constexpr FoldBy kByLanes = distance(8 * kLanes * kVector);
+constexpr FoldBy kByThree = distance(8 * 3 * kVector);
+constexpr FoldBy kByTwo = distance(8 * 2 * kVector);
 constexpr FoldBy kByVector = distance(8 * kVector);
 constexpr FoldBy kByBlock = distance(128);
 
@@ -46,6 +49,10 @@ VERBENA_TARGET_FOLD inline __m512i constants(FoldBy by) {
   const auto low = static_cast<long long>(by.low);
   const auto high = static_cast<long long>(by.high);
   return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+}
+
+VERBENA_TARGET_FOLD inline __m128i constants(uint64_t high, uint64_t low) {
+  return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
 }
 
 VERBENA_TARGET_FOLD inline __m512i fold(__m512i early, __m512i late, __m512i by) {
@@ -60,54 +67,156 @@ VERBENA_TARGET_FOLD inline __m128i fold(__m128i early, __m128i late, __m128i by)
   return _mm_ternarylogic_epi64(low, high, late, 0x96);
 }
 
-enum class Copy : uint8_t { None, Plain, PastCaches };  // PastCaches: `to` is cache-line aligned
+// With a mask, because GCC 12 warns of an undefined value in the extraction without one.
+template <int index>
+VERBENA_TARGET_FOLD inline __m128i block(__m512i v) {
+  return _mm512_maskz_extracti32x4_epi32(0xF, v, index);
+}
+
+// The four blocks of a vector become one.
+VERBENA_TARGET_FOLD inline __m128i fold_blocks(__m512i v) {
+  constexpr FoldBy k3 = distance(3 * 128);
+  constexpr FoldBy k2 = distance(2 * 128);
+  const auto number = [](uint64_t n) { return static_cast<long long>(n); };
+  const __m512i by =
+      _mm512_set_epi64(0, 0, number(kByBlock.high), number(kByBlock.low), number(k2.high),
+                       number(k2.low), number(k3.high), number(k3.low));
+  const __m512i folded = fold(v, _mm512_setzero_si512(), by);  // the last block becomes zero
+  return _mm_xor_si128(
+      _mm_ternarylogic_epi64(block<0>(folded), block<1>(folded), block<2>(folded), 0x96),
+      block<3>(v));
+}
+
+// The CRC register after a block: to 96 bits, to 64 bits, then Barrett's reduction.
+VERBENA_TARGET_FOLD inline uint32_t reduce(__m128i last) {
+  constexpr uint64_t kPolynomial = 0x1DB710641;  // reflected, 33 bits
+  constexpr uint64_t kQuotient = 0x1F7011641;    // x^64 divided by it
+  const __m128i low_word = constants(0, UINT32_MAX);
+  const __m128i by = constants(power(128 - 32), power(64));
+  const __m128i barrett = constants(kQuotient, kPolynomial);
+  const __m128i bits96 =
+      _mm_xor_si128(_mm_clmulepi64_si128(last, by, 0x10), _mm_srli_si128(last, 8));
+  const __m128i bits64 = _mm_xor_si128(
+      _mm_clmulepi64_si128(_mm_and_si128(bits96, low_word), by, 0x00), _mm_srli_si128(bits96, 4));
+  const __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(bits64, low_word), barrett, 0x10);
+  const __m128i multiple = _mm_clmulepi64_si128(_mm_and_si128(quotient, low_word), barrett, 0x00);
+  return static_cast<uint32_t>(_mm_extract_epi32(_mm_xor_si128(bits64, multiple), 1));
+}
+
+VERBENA_TARGET_FOLD inline __m512i initial(uint32_t crc) {
+  return _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(~crc)));
+}
+
+// The first bytes of the data, so many that whole vectors remain, at the end of a vector. Zeros in
+// front do not change a CRC that starts from a register of zero. The masked load reads nothing in
+// front of the data.
+struct Head {
+  size_t bytes;  // a multiple of four, 4 to kVector
+  __mmask64 mask;
+
+  explicit Head(size_t data_bytes)
+      : bytes((data_bytes - 1) % kVector + 1), mask(~uint64_t{0} << (kVector - bytes)) {}
+
+  VERBENA_TARGET_FOLD __m512i load(const std::byte* data) const {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(data) + bytes - kVector;
+    return _mm512_maskz_loadu_epi8(mask, reinterpret_cast<const void*>(at));
+  }
+  VERBENA_TARGET_FOLD void store(std::byte* to, __m512i v) const {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(to) + bytes - kVector;
+    _mm512_mask_storeu_epi8(reinterpret_cast<void*>(at), mask, v);
+  }
+  VERBENA_TARGET_FOLD __m512i start(__m512i v, uint32_t crc) const {
+    const auto first_word = static_cast<__mmask16>(1u << (kVector - bytes) / 4);
+    return _mm512_xor_si512(v, _mm512_maskz_set1_epi32(first_word, static_cast<int>(~crc)));
+  }
+  VERBENA_TARGET_FOLD __m512i set_ones(__m512i v, size_t at) const {
+    return _mm512_mask_set1_epi8(v, uint64_t{1} << (kVector - bytes + at), -1);
+  }
+};
+
+enum class Ones : uint8_t { None, OneByte };
 
 // Loads the next vector and stores the same value if copying, so the CRC covers the copied bytes.
-template <Copy copy>
+template <bool copies>
 VERBENA_TARGET_FOLD inline __m512i load_next(const std::byte*& from, std::byte*& to) {
   const __m512i v = _mm512_loadu_si512(from);
   from += kVector;
-  if constexpr (copy == Copy::Plain) _mm512_storeu_si512(to, v);
-  if constexpr (copy == Copy::PastCaches) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), v);
-  if constexpr (copy != Copy::None) to += kVector;
+  if constexpr (copies) {
+    _mm512_storeu_si512(to, v);
+    to += kVector;
+  }
   return v;
 }
 
-template <Copy copy>
-VERBENA_TARGET_FOLD uint32_t run(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
-  const std::byte* from = data.data();
-  size_t left = data.size();
+// `data` has a multiple of four bytes. The byte at `ones_at` counts as 0xFF; it is in the head.
+template <bool copies, Ones ones>
+VERBENA_TARGET_FOLD inline uint32_t run(uint32_t crc, std::byte* to,
+                                        std::span<const std::byte> data, size_t ones_at) {
+  const Head head(data.size());
+  __m512i a = head.load(data.data());
+  if constexpr (copies) head.store(to, a);
+  if constexpr (ones == Ones::OneByte) a = head.set_ones(a, ones_at);
+  a = head.start(a, crc);
 
-  __m512i a = load_next<copy>(from, to);
-  __m512i b = load_next<copy>(from, to);
-  __m512i c = load_next<copy>(from, to);
-  __m512i d = load_next<copy>(from, to);
-  left -= kLanes * kVector;
-  a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(~crc))));
+  const std::byte* from = data.data() + head.bytes;
+  if constexpr (copies) to += head.bytes;
+  __m512i b = load_next<copies>(from, to);
+  __m512i c = load_next<copies>(from, to);
+  __m512i d = load_next<copies>(from, to);
+  size_t vectors = (data.size() - head.bytes) / kVector - 3;
 
   const __m512i by_lanes = constants(kByLanes);
-  for (; left >= kLanes * kVector; left -= kLanes * kVector) {
-    a = fold(a, load_next<copy>(from, to), by_lanes);
-    b = fold(b, load_next<copy>(from, to), by_lanes);
-    c = fold(c, load_next<copy>(from, to), by_lanes);
-    d = fold(d, load_next<copy>(from, to), by_lanes);
+  for (; vectors >= kLanes; vectors -= kLanes) {
+    a = fold(a, load_next<copies>(from, to), by_lanes);
+    b = fold(b, load_next<copies>(from, to), by_lanes);
+    c = fold(c, load_next<copies>(from, to), by_lanes);
+    d = fold(d, load_next<copies>(from, to), by_lanes);
+  }
+  d = fold(c, d, constants(kByVector));
+  a = fold(a, _mm512_setzero_si512(), constants(kByThree));
+  a = _mm512_xor_si512(a, fold(b, d, constants(kByTwo)));
+  const __m512i by_vector = constants(kByVector);
+  for (; vectors > 0; --vectors) a = fold(a, load_next<copies>(from, to), by_vector);
+  return ~reduce(fold_blocks(a));
+}
+
+// The bytes in front of a multiple of four.
+inline size_t odd_bytes(std::span<const std::byte> data) { return data.size() % 4; }
+
+// With non-temporal stores. `to` is aligned to a cache line, so the rest of the data is behind the
+// vectors.
+VERBENA_TARGET_FOLD uint32_t run_past_caches(uint32_t crc, std::byte* to,
+                                             std::span<const std::byte> data) {
+  const std::byte* from = data.data();
+  size_t left = data.size();
+  const auto load = [&]() VERBENA_TARGET_FOLD {
+    const __m512i v = _mm512_loadu_si512(from);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), v);
+    from += kVector;
+    to += kVector;
+    left -= kVector;
+    return v;
+  };
+  __m512i a = _mm512_xor_si512(load(), initial(crc));
+  __m512i b = load();
+  __m512i c = load();
+  __m512i d = load();
+  const __m512i by_lanes = constants(kByLanes);
+  while (left >= kLanes * kVector) {
+    a = fold(a, load(), by_lanes);
+    b = fold(b, load(), by_lanes);
+    c = fold(c, load(), by_lanes);
+    d = fold(d, load(), by_lanes);
   }
   const __m512i by_vector = constants(kByVector);
   a = fold(fold(fold(a, b, by_vector), c, by_vector), d, by_vector);
-  for (; left >= kVector; left -= kVector) a = fold(a, load_next<copy>(from, to), by_vector);
+  while (left >= kVector) a = fold(a, load(), by_vector);
 
-  const __m128i by_block =
-      _mm_set_epi64x(static_cast<long long>(kByBlock.high), static_cast<long long>(kByBlock.low));
-  alignas(kVector) __m128i blocks[4];
-  _mm512_store_si512(blocks, a);
-  const __m128i rest =
-      fold(fold(fold(blocks[0], blocks[1], by_block), blocks[2], by_block), blocks[3], by_block);
-
-  // The CRC of the last block and the tail behind it, from a register of zero.
+  // The CRC of the last block and the rest behind it, from a register of zero.
   alignas(16) std::byte end[16 + kVector];
-  _mm_store_si128(reinterpret_cast<__m128i*>(end), rest);
+  _mm_store_si128(reinterpret_cast<__m128i*>(end), fold_blocks(a));
   std::memcpy(end + 16, from, left);
-  if constexpr (copy != Copy::None) std::memcpy(to, end + 16, left);
+  std::memcpy(to, end + 16, left);
   return libdeflate_crc32(~0u, end, 16 + left);
 }
 
@@ -118,19 +227,32 @@ bool can_fold_crc32() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-uint32_t crc32_fold(uint32_t crc, std::span<const std::byte> data) {
-  return run<Copy::None>(crc, nullptr, data);
+VERBENA_TARGET_FOLD uint32_t crc32_fold(uint32_t crc, std::span<const std::byte> data) {
+  const size_t odd = odd_bytes(data);
+  if (odd != 0) crc = libdeflate_crc32(crc, data.data(), odd);
+  return run<false, Ones::None>(crc, nullptr, data.subspan(odd), 0);
 }
 
-uint32_t crc32_fold_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
-  return run<Copy::Plain>(crc, to, data);
+VERBENA_TARGET_FOLD uint32_t crc32_fold_with_ones(uint32_t crc, std::span<const std::byte> data,
+                                                  size_t ones_at) {
+  return run<false, Ones::OneByte>(crc, nullptr, data, ones_at);
+}
+
+VERBENA_TARGET_FOLD uint32_t crc32_fold_copy(uint32_t crc, std::byte* to,
+                                             std::span<const std::byte> data) {
+  const size_t odd = odd_bytes(data);
+  if (odd != 0) {
+    std::memcpy(to, data.data(), odd);
+    crc = libdeflate_crc32(crc, to, odd);
+  }
+  return run<true, Ones::None>(crc, to + odd, data.subspan(odd), 0);
 }
 
 uint32_t crc32_fold_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
   const size_t before_line = -reinterpret_cast<uintptr_t>(to) % kCacheLine;
   std::memcpy(to, data.data(), before_line);
   crc = before_line == 0 ? crc : libdeflate_crc32(crc, to, before_line);
-  return run<Copy::PastCaches>(crc, to + before_line, data.subspan(before_line));
+  return run_past_caches(crc, to + before_line, data.subspan(before_line));
 }
 
 }  // namespace verbena

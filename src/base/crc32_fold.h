@@ -11,7 +11,7 @@
 namespace verbena {
 
 // libdeflate is as fast on shorter data.
-inline constexpr size_t kMinFoldBytes = 1024;
+inline constexpr size_t kMinFoldBytes = 256;
 
 #if defined(__x86_64__)
 // Costs a few loads, so callers need not cache the result.
@@ -19,12 +19,21 @@ bool can_fold_crc32();
 // As crc32() and crc32_copy(), for at least kMinFoldBytes bytes, where can_fold_crc32().
 uint32_t crc32_fold(uint32_t crc, std::span<const std::byte> data);
 uint32_t crc32_fold_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data);
+// As crc32_with_ones(), if folds_with_ones().
+uint32_t crc32_fold_with_ones(uint32_t crc, std::span<const std::byte> data, size_t ones_at);
+// The byte must be among those in front of the whole vectors.
+inline bool folds_with_ones(size_t bytes, size_t ones_at) {
+  return bytes >= kMinFoldBytes && bytes % 4 == 0 && ones_at <= (bytes - 1) % 64 &&
+         can_fold_crc32();
+}
 // For at least kMinFoldBytes + kCacheLine bytes.
 uint32_t crc32_fold_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data);
 #else
 inline bool can_fold_crc32() { return false; }
 inline uint32_t crc32_fold(uint32_t, std::span<const std::byte>) { return 0; }
 inline uint32_t crc32_fold_copy(uint32_t, std::byte*, std::span<const std::byte>) { return 0; }
+inline uint32_t crc32_fold_with_ones(uint32_t, std::span<const std::byte>, size_t) { return 0; }
+inline bool folds_with_ones(size_t, size_t) { return false; }
 inline uint32_t crc32_fold_copy_past_caches(uint32_t, std::byte*, std::span<const std::byte>) {
   return 0;
 }

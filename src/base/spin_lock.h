@@ -10,6 +10,25 @@
 
 namespace verbena {
 
+// The pause between two checks of a word that another thread is about to change. That thread may
+// have been preempted in favour of this one, so this one yields the CPU after a while.
+class SpinWait {
+ public:
+  void pause() {
+    if (pauses_ < kPausesBeforeYield) {
+      ++pauses_;
+      pause_cpu();
+    } else {
+      sched_yield();
+    }
+  }
+
+ private:
+  static constexpr int kPausesBeforeYield = 256;
+
+  int pauses_ = 0;
+};
+
 class SpinLock {
  public:
   void lock() {
@@ -29,15 +48,8 @@ class SpinLock {
   };
 
  private:
-  // The holder may have been preempted in favour of this thread: yield the CPU after a while.
   [[gnu::noinline, gnu::cold]] void wait() {
-    for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
-      if (spins < 256) {
-        pause_cpu();
-      } else {
-        sched_yield();
-      }
-    }
+    for (SpinWait wait; held_.load(std::memory_order_relaxed);) wait.pause();
   }
 
   std::atomic<bool> held_{false};

@@ -8,6 +8,8 @@
 // - In PSN order: an ACK waits for the READ and atomic responses before it.
 // - Place: see AckPlace.
 // - Repeated: if the request that piggybacked the latest ACK is retracted, the ACK is due again.
+// - Echo: between two Verbenas, the ACK has the BECN bit if one of the requests since the previous
+//   ACK arrived with an ECN mark.
 // - Delayed: the engine's owner may defer a batch while it expects the application to post a
 //   request soon, so that both leave together (may_defer). The owner keeps the timer.
 #pragma once
@@ -16,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "wire/headers.h"
 #include "wire/packet_io.h"
@@ -81,6 +84,12 @@ class AckScheduler {
   void on_refused(const wire::Aeth& nak) { nak_ = nak; }
   // A request was executed, so an earlier refusal no longer holds.
   void on_executed() { nak_.reset(); }
+  // A request arrived with an ECN mark (CE), which the next ACK, response or piggybacked ACK
+  // echoes.
+  void on_marked() { has_echo_ = true; }
+  // The BECN bit of an ACK or response that leaves now.
+  bool take_echo() { return std::exchange(has_echo_, false); }
+  bool has_echo() const { return has_echo_; }
   void on_sent() {
     is_due_ = false;
     nak_.reset();
@@ -125,6 +134,7 @@ class AckScheduler {
   static constexpr uint64_t kNone = UINT64_MAX;
 
   bool is_due_ = false;
+  bool has_echo_ = false;
   std::optional<wire::Aeth> nak_;
   wire::OptionalPsn offered_;
   uint64_t piggybacked_by_ = kNone;  // the work request that piggybacked the latest ACK

@@ -69,7 +69,7 @@ class alignas(64) CompletionQueue {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     if (tail - head_.load(std::memory_order_acquire) < capacity_) [[likely]]
       return &ring_[tail & mask_];
-    overrun_ = !ignore_overrun_;
+    overrun_.store(!ignore_overrun_, std::memory_order_relaxed);
     return nullptr;
   }
   // True: this completion raises an event.
@@ -124,7 +124,8 @@ class alignas(64) CompletionQueue {
   // locks.
   bool resize(uint32_t capacity, Ring& ring);
 
-  bool overrun() const { return overrun_; }
+  // Any thread.
+  bool overrun() const { return overrun_.load(std::memory_order_relaxed); }
   void ignore_overrun() { ignore_overrun_ = true; }
 
   void* owner = nullptr;  // the ABI's object around this one
@@ -139,7 +140,7 @@ class alignas(64) CompletionQueue {
   Ring ring_;
   Armed armed_ = Armed::No;
   bool events_wanted_ = false;  // the queue was armed at least once
-  bool overrun_ = false;
+  std::atomic<bool> overrun_{false};
   bool ignore_overrun_ = false;
   bool is_shared_ = false;
   std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole

@@ -56,6 +56,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   state_.now = now;
   Arrivals arrivals;
   QueuePair* touched = nullptr;
+  size_t runs_from = 0;    // packets before this one belong to a run that was refused
   bool exchanged = false;  // this packet has changed places with the one before
   for (size_t n = 0; n < packets.size(); ++n) {
     const bool ahead = !exchanged && ack_overtakes(packets.subspan(n));
@@ -70,7 +71,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     const wire::Verb verb = packet->op.verb;
     const bool is_message = verb == wire::Verb::Send || verb == wire::Verb::Write;
     if (verb == wire::Verb::Cnp) {
-      state_.counters.add(CounterId::cnp_received);
+      on_cnp(*packet, *rx.meta, now);
       continue;
     }
     if (packet->bth.destination == wire::kMulticastQpn) {
@@ -91,7 +92,13 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
-    if (!try_allocating([&] { qp->on_packet(*packet, *rx.meta, now); })) [[unlikely]] {
+    const bool may_begin_run = n >= runs_from && &rx == &packets[n];
+    const RunResult in_run =
+        may_begin_run ? on_run(*qp, *packet, packets.subspan(n), now) : RunResult{};
+    if (in_run.refused != 0) runs_from = n + in_run.refused;
+    if (in_run.handled != 0) {
+      n += in_run.handled - 1;
+    } else if (!try_allocating([&] { qp->on_packet(*packet, *rx.meta, now); })) [[unlikely]] {
       state_.counters.add(CounterId::out_of_memory);
       continue;
     }
@@ -108,6 +115,23 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   return arrivals;
 }
 
+// Handles the run that begins with `first`, the first of `packets`. Packets that it refuses take
+// the ordinary path, one by one, with the same result.
+Engine::RunResult Engine::on_run(QueuePair& qp, const wire::Packet& first,
+                                 std::span<const wire::RxPacket> packets, Instant now) {
+  if (first.op.position != wire::Position::Middle || !config_.fast_path) return {};
+  const wire::PacketRun run = wire::PacketRun::at_front_of(packets, first);
+  // An ACK behind the run is handled before the last packet.
+  const size_t count = ack_overtakes(packets.subspan(run.size() - 1)) ? run.size() - 1 : run.size();
+  if (count < 2) return {};
+  size_t handled = 0;
+  if (!try_allocating([&] { handled = qp.on_run(run.first_packets(count), now); })) [[unlikely]]
+    state_.counters.add(CounterId::out_of_memory);
+  if (handled == 0) return {.refused = count};
+  state_.counters.add(CounterId::packets_received, handled - 1);
+  return {.handled = handled};
+}
+
 // Null if the bytes are not a packet. The result is valid until the next call.
 wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   if (rx.bytes.empty()) {
@@ -119,6 +143,15 @@ wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.separate_payload)) return nullptr;
   packet_.packet_payload_bytes = rx.packet_payload_bytes;
   return &packet_;
+}
+
+void Engine::on_cnp(const wire::Packet& packet, const wire::RxMeta& meta, Instant now) {
+  QueuePair* const qp = find(packet.bth.destination);
+  if (qp == nullptr || !qp->on_cnp(packet, meta, now)) {
+    return state_.counters.add(CounterId::rp_cnp_ignored);
+  }
+  state_.counters.add(CounterId::rp_cnp_handled);
+  after_change(*qp, now);
 }
 
 // A packet whose QPN is no queue pair of this engine: a MAD, or one to drop.
@@ -168,25 +201,23 @@ void Engine::after_change(QueuePair& qp, Instant now, bool wait_at_front) {
   }
   if (peer != nullptr && !peer->waiting.empty()) wake_waiting(*peer, now);
   schedule(qp);
-  if (!state_.overrun.empty()) [[unlikely]]
+  if (state_.overrun) [[unlikely]]
     fail_overrun(now);
 }
 
-// A completion queue that lost a completion fails the queue pairs that use it.
 void Engine::fail_overrun(Instant now) {
-  while (!state_.overrun.empty()) {
-    const CompletionQueue* const cq = state_.overrun.back();
-    state_.overrun.pop_back();
-    for (const auto& [number, srq] : state_.srqs) {
-      if (srq->config().cq != cq) continue;
-      state_.raise({.kind = EventKind::SrqError, .srq = srq.get()});
-    }
-    qps_.each([&](QueuePair& qp) {
-      if (qp.config().send_cq != cq && qp.config().receive_cq != cq) return;
-      qp.fail_by_overrun();
-      after_change(qp, now);
-    });
+  const auto is_overrun = [](const CompletionQueue* cq) { return cq != nullptr && cq->overrun(); };
+  state_.now = now;
+  state_.overrun = false;
+  for (const auto& [number, srq] : state_.srqs) {
+    if (!is_overrun(srq->config().cq) || std::exchange(srq->overrun_reported, true)) continue;
+    state_.raise({.kind = EventKind::SrqError, .srq = srq.get()});
   }
+  qps_.each([&](QueuePair& qp) {
+    if (!is_overrun(qp.config().send_cq) && !is_overrun(qp.config().receive_cq)) return;
+    qp.fail_by_overrun();
+    after_change(qp, now);
+  });
 }
 
 // Wakes as many queue pairs as the window allows, in the order in which they began to wait. Each
@@ -195,7 +226,10 @@ void Engine::wake_waiting(PeerPath& peer, Instant now) {
   while (peer.room() > peer.reserved_bytes && !peer.waiting.empty()) {
     QueuePair* qp = peer.waiting.front();
     const SendSide::Readiness readiness = qp->requests(now);
-    if (readiness == SendSide::Readiness::WaitsForWindow) break;  // needs more of the window
+    if (readiness == SendSide::Readiness::WaitsForWindow) {  // needs more of the window
+      schedule(*qp);  // or the path is paced: its deadline resumes it
+      break;
+    }
     peer.waiting.pop_front();
     qp->scheduling.in_waiting_list = false;
     if (readiness == SendSide::Readiness::No) {  // its pacer has closed: its deadline resumes it

@@ -72,6 +72,9 @@ class Engine {
   // path_packet_bytes. Outstanding requests with larger packets fail.
   void revert_paths_to_mtu(const std::function<bool(wire::PathId)>& takes_large_packets,
                            Instant now);
+  // Fails the queue pairs of every completion queue that lost a completion. The owner calls it when
+  // another engine has overrun a queue that both use.
+  [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
   // Every queue pair that is not in RESET goes to ERROR.
   void fail_all(Instant now);
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now) {
@@ -118,11 +121,18 @@ class Engine {
   };
 
   QueuePair* qp_of(const DeadlineEntry& entry);  // null: the entry is stale
+  // Packets at the front of a batch.
+  struct RunResult {
+    size_t handled = 0;
+    size_t refused = 0;
+  };
+  RunResult on_run(QueuePair& qp, const wire::Packet& first,
+                   std::span<const wire::RxPacket> packets, Instant now);
   wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
+  void on_cnp(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool wait_at_front = false);
-  [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
   void wake_waiting(PeerPath& peer, Instant now);
   bool try_fast_receive(QueuePair& qp, const wire::Packet& packet, const wire::RxMeta& meta,
                         Instant now);

@@ -64,7 +64,6 @@ void Engine::reserve_lists(size_t qps) {
   reserve_ahead(deadlines_, max_deadlines(qps) + 1);
   reserve_ahead(state_.notified, 4 * qps);  // two completion queues each, which may be armed again
   reserve_ahead(state_.events, 4 * qps);
-  reserve_ahead(state_.overrun, 2 * qps);
 }
 
 void Engine::destroy_qp(QueuePair* qp, Instant now) {
@@ -117,7 +116,8 @@ PeerPath* Engine::acquire_peer(const QpAttributes& attr) {
   const std::pair key{attr.address.destination, attr.dest_qpn.slot()};
   auto found = peers_.find(key);
   if (found == peers_.end()) {
-    auto peer = std::make_unique<PeerPath>(*config_.congestion);
+    auto peer = std::make_unique<PeerPath>(attr.is_on_this_host ? within_host(*config_.congestion)
+                                                                : *config_.congestion);
     peer->destination = key.first;
     peer->slot = key.second;
     peer->waiting.reserve(1);

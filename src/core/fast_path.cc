@@ -49,7 +49,8 @@ bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
 }
 
 bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
-  if (!may_send() || backoff_.is_full() || common_.has_unwindowed_packet) [[unlikely]]
+  if (!may_send() || backoff_.is_full() || common_.has_unwindowed_packet || notification_.is_due())
+      [[unlikely]]
     return false;
   Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
@@ -107,8 +108,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
       !qp.try_fast_receive(packet, meta, now)) {
     return false;
   }
-  if (qp.state() != QpState::Rts || !qp.peer()->waiting.empty() || !state_.overrun.empty())
-      [[unlikely]] {
+  if (qp.state() != QpState::Rts || !qp.peer()->waiting.empty() || state_.overrun) [[unlikely]] {
     after_change(qp, now);
   } else {  // an ACK is due
     make_ready(qp);
@@ -120,8 +120,9 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 // The caller has checked that the packet is a SEND Only or WRITE Only.
 bool QueuePair::try_fast_receive(const wire::Packet& p, const wire::RxMeta& meta, Instant now) {
   if (common_.state != QpState::Rts || backoff_.is_waiting() || pacer_.limited() ||
-      !p.bth.ack_request || p.op.transport != wire::Transport::Rc ||
-      (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {
+      !p.bth.ack_request || p.bth.becn || wire::is_marked(meta.traffic_class) ||
+      p.op.transport != wire::Transport::Rc || (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta))
+      [[unlikely]] {
     return false;
   }
   Requester& requester = *reliable_;
@@ -163,6 +164,7 @@ bool Requester::awaits_fast_ack(wire::Psn psn) const {
 
 void Requester::commit_fast_ack(Instant now) {
   qp_.peer->unresponsive_until = Instant{};
+  recovery_.begin_response(false);
   acknowledge(1, now);
 }
 

@@ -286,7 +286,7 @@ void LossRecovery::set_state(wire::Psn psn, PacketState state, Instant now) {
   if (state == PacketState::InFlight) return add_in_flight(bytes);
   in_flight_bytes_ -= bytes;
   if (state == PacketState::Received) {
-    qp_.peer->on_acked(bytes, now);
+    qp_.peer->on_acked(bytes, is_marked_, now);
   } else {
     qp_.peer->release(bytes);
   }

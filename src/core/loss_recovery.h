@@ -85,6 +85,8 @@ class LossRecovery {
   void on_retracted();
 
   // --- responses --------------------------------------------------------------------------------
+  // A response is about to be handled. `marked`: all that it acknowledges counts as marked (CE).
+  void begin_response(bool marked) { is_marked_ = marked; }
   // `packets` PSNs of the request at the head are done. The cursor follows.
   void on_acked(uint32_t packets, Instant now) {
     if (is_active()) [[unlikely]] {
@@ -93,7 +95,7 @@ class LossRecovery {
       const SendWqe& wqe = cursor_.queue().front();
       const auto first = static_cast<uint32_t>(cursor_.unacked().distance_from(wqe.first_psn));
       const uint32_t bytes = SendCursor::cost_of(wqe, first, packets);
-      qp_.peer->on_acked(bytes, now);
+      qp_.peer->on_acked(bytes, is_marked_, now);
       in_flight_bytes_ -= bytes;
     }
     cursor_.acknowledge(packets);
@@ -228,6 +230,7 @@ class LossRecovery {
   std::unique_ptr<Scoreboard> board_;
   std::array<Instant, static_cast<size_t>(Timer::kCount)> timers_{kNever, kNever, kNever};
   Retries retries_;
+  bool is_marked_ = false;         // the response that is being handled
   uint32_t in_flight_bytes_ = 0;   // this queue pair's part of PeerPath's
   bool is_backoff_timer_ = false;  // Timer::Ack runs for a packet that cannot leave
   bool was_retracted_ = false;     // the request at the head was retracted once

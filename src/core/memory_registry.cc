@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
-#include "base/pause.h"
+#include "base/spin_lock.h"
 
 namespace verbena::core {
 namespace {
@@ -83,7 +83,7 @@ const MemoryRegistry::Entry* MemoryRegistry::place_of(uint32_t code) const {
 
 MemoryRegistry::Binding MemoryRegistry::Entry::load_binding() const {
   Binding copy;
-  while (!binding->load(copy)) pause_cpu();
+  for (SpinWait wait; !binding->load(copy);) wait.pause();
   return copy;
 }
 

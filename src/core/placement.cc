@@ -53,6 +53,15 @@ void place(MemoryArea to, std::span<const std::byte> from, bool ends_message) {
   std::memcpy(to.at, from.data(), from.size());
 }
 
+void place(MemoryArea to, PayloadReader& from, uint32_t bytes) {
+  while (bytes > 0) {
+    const std::span<const std::byte> part = from.next(bytes);
+    place(to, part, false);
+    to.at += part.size();
+    bytes -= static_cast<uint32_t>(part.size());
+  }
+}
+
 namespace {
 
 bool is_within(const std::byte* at, std::span<const std::byte> memory) {
@@ -155,27 +164,51 @@ bool gather_remote(const MemoryView& memory, uint32_t rkey, uint32_t pd, wire::Q
   return area != nullptr && append(memory, area, length, out, 0);
 }
 
+namespace {
+
+struct WritableArea {
+  MemoryArea to;
+  uint32_t bytes;
+};
+struct WritableAreas {
+  std::array<WritableArea, kMaxSges> areas;
+  size_t count = 0;
+  std::span<const WritableArea> view() const { return {areas.data(), count}; }
+};
+
+// False if an lkey does not grant the access.
+bool resolve_writable(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges,
+                      uint32_t offset, size_t length, WritableAreas& out) {
+  return for_each_area(
+      sges, offset, static_cast<uint32_t>(length), [&](const Sge& sge, uint32_t skip, uint32_t n) {
+        const MemoryArea p = memory.resolve_local(sge.lkey, pd, sge.address + skip, n, kLocalWrite);
+        if (p == nullptr) return false;
+        out.areas[out.count++] = {p, n};
+        return true;
+      });
+}
+
+}  // namespace
+
 bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
              std::span<const std::byte> from, bool ends_message) {
-  struct Area {
-    MemoryArea to;
-    uint32_t bytes;
-  };
-  std::array<Area, kMaxSges> areas;
-  size_t count = 0;
-  const bool granted = for_each_area(sges, offset, static_cast<uint32_t>(from.size()),
-                                     [&](const Sge& sge, uint32_t skip, uint32_t n) {
-                                       const MemoryArea p = memory.resolve_local(
-                                           sge.lkey, pd, sge.address + skip, n, kLocalWrite);
-                                       if (p == nullptr) return false;
-                                       areas[count++] = {p, n};
-                                       return true;
-                                     });
-  if (!granted) return false;
-  for (size_t i = 0; i < count; ++i) {
-    place(areas[i].to, from.first(areas[i].bytes), ends_message && i + 1 == count);
-    from = from.subspan(areas[i].bytes);
+  WritableAreas areas;
+  if (!resolve_writable(memory, pd, sges, offset, from.size(), areas)) return false;
+  for (size_t i = 0; i < areas.count; ++i) {
+    const auto& [to, bytes] = areas.areas[i];
+    place(to, from.first(bytes), ends_message && i + 1 == areas.count);
+    from = from.subspan(bytes);
   }
+  return true;
+}
+
+bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
+             const wire::PacketRun& from) {
+  WritableAreas areas;
+  if (!resolve_writable(memory, pd, sges, offset, from.size() * from.payload_bytes(), areas))
+    return false;
+  PayloadReader payload(from);
+  for (const WritableArea& area : areas.view()) place(area.to, payload, area.bytes);
   return true;
 }
 

@@ -2,6 +2,7 @@
 // registered memory: the CPU may be unable to access it (MemoryBacking::copy_in).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "core/memory_view.h"
 #include "core/types.h"
+#include "wire/packet_run.h"
 
 namespace verbena::core {
 
@@ -19,6 +21,26 @@ void place_last_word_last(std::byte* to, std::span<const std::byte> from);
 
 // Writes `from` to resolved memory.
 void place(MemoryArea to, std::span<const std::byte> from, bool ends_message);
+
+// The payloads of a run as one sequence of bytes.
+class PayloadReader {
+ public:
+  explicit PayloadReader(const wire::PacketRun& run) : run_(run), rest_(run.payload(0)) {}
+  // The next bytes, at most `max`, that lie in one packet. Empty at the end.
+  std::span<const std::byte> next(size_t max) {
+    if (rest_.empty() && ++packet_ < run_.size()) rest_ = run_.payload(packet_);
+    const std::span<const std::byte> part = rest_.first(std::min(max, rest_.size()));
+    rest_ = rest_.subspan(part.size());
+    return part;
+  }
+
+ private:
+  const wire::PacketRun& run_;
+  size_t packet_ = 0;
+  std::span<const std::byte> rest_;
+};
+// Writes the next `bytes` of `from`; the message does not end there.
+void place(MemoryArea to, PayloadReader& from, uint32_t bytes);
 
 // Operations on an aligned word, atomic among requests and, in memory that the CPU can access, with
 // the program. The first two return the word before.
@@ -50,5 +72,8 @@ bool gather_remote(const MemoryView& memory, uint32_t rkey, uint32_t pd, wire::Q
 // (nothing is written then). The caller has checked that the buffers are long enough.
 bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
              std::span<const std::byte> from, bool ends_message);
+// The payloads of a run, in front of the message's last byte.
+bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
+             const wire::PacketRun& from);
 
 }  // namespace verbena::core

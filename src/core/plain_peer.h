@@ -16,6 +16,7 @@ inline constexpr size_t kPiggybackBytes = 0;
 
 class SackList {
  public:
+  static int32_t reach(uint32_t) { return ReorderBuffer::kReach; }
   SackList(const ReorderBuffer&, wire::Psn) {}
   std::span<const std::byte> bytes() const { return {}; }
   static bool contains(std::span<const std::byte>, wire::Psn, wire::Psn) { return false; }
@@ -28,9 +29,11 @@ class PeerExtensions {
 
   static constexpr bool peer_buffers_requests() { return false; }
   void on_response(const wire::Bth&) {}
+  static constexpr bool has_echo(const wire::Bth&) { return false; }
   static constexpr uint8_t request_flag(bool) { return 0; }
   static constexpr uint8_t piggyback_flag() { return 0; }
 
+  static constexpr bool peer_reads_echo(const wire::Bth&) { return false; }
   static constexpr bool peer_reads_sack() { return false; }
   static constexpr bool on_request(const wire::Bth&) { return false; }
   static constexpr bool is_in_order(const wire::Bth&) { return false; }

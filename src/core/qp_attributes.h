@@ -85,6 +85,7 @@ struct QpAttributes {
   wire::PathId path{};
   wire::Gid source_gid;
   uint32_t path_packet_bytes = 0;  // the packet payload size there, if larger than path_mtu; or 0
+  bool is_on_this_host = false;    // the peer: no network lies between
 };
 
 // EINVAL if `from` -> `to` is no transition of such a queue pair, a required attribute is missing,

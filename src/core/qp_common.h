@@ -26,6 +26,7 @@
 #include "core/types.h"
 #include "core/unacked_pace.h"
 #include "wire/packet.h"
+#include "wire/packet_run.h"
 
 namespace verbena::core {
 
@@ -40,8 +41,9 @@ struct EngineState {
   std::vector<AsyncEvent> events;
   std::vector<QpFailure> failures;
   std::vector<CompletionQueue*> notified;  // armed, and have a new completion
-  std::vector<CompletionQueue*> overrun;   // lost a completion: their queue pairs are to fail
-  uint64_t completions = 0;                // ever
+  bool overrun = false;         // a completion queue lost a completion: its queue pairs are to fail
+  bool shared_overrun = false;  // so are those of other engines: the owner reports it to them
+  uint64_t completions = 0;     // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
   Instant now;                                                             // of the present turn
   UnackedPace pace;        // of all UD and UC queue pairs
@@ -62,7 +64,8 @@ struct EngineState {
   }
 
   bool has_reports() const {
-    return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty();
+    return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty() ||
+           shared_overrun;
   }
 };
 
@@ -131,7 +134,7 @@ struct QpCommon {
     fill(*c);
     if (cq->publish()) [[unlikely]]
       engine.notify(cq);
-    // It lost a completion of another engine, which did not fail this queue pair.
+    // It lost a completion before this queue pair left RESET, or just now in another engine.
     if (was_overrun) [[unlikely]]
       fail_by_overrun();
   }
@@ -139,27 +142,35 @@ struct QpCommon {
     count(CounterId::cq_overruns);
     if (!was_overrun && cq->overrun()) {
       engine.raise({.kind = EventKind::CqError, .cq = cq});
-      if (!try_append(engine.overrun, cq)) count(CounterId::out_of_memory);
+      engine.overrun = true;
+      engine.shared_overrun |= cq->is_shared();
     }
     if (cq->overrun()) fail_by_overrun();
   }
 };
+
+// The header of a packet and how it leaves, without its payload.
+inline void fill_tx_packet(wire::TxPacket& tx, wire::PathId path, wire::Packet& packet,
+                           uint32_t payload_bytes) {
+  tx.packet_payload_bytes = packet.packet_payload_bytes;
+  tx.in_window = packet.in_window;
+  tx.last = packet.last;
+  tx.ends_batch = packet.ends_batch;
+  tx.ecn_capable = packet.ecn_capable;
+  tx.path = path;
+  tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
+  tx.payload_bytes = payload_bytes;
+  packet.bth.pad = tx.pad;
+  tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
+}
 
 // Builds and pushes one packet, with padding. Requests set packet_payload_bytes.
 inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
                         wire::Packet& packet, std::span<const std::span<const std::byte>> payload,
                         uint32_t payload_bytes) {
   wire::TxPacket tx;
-  tx.packet_payload_bytes = packet.packet_payload_bytes;
-  tx.in_window = packet.in_window;
-  tx.last = packet.last;
-  tx.ends_batch = packet.ends_batch;
-  tx.path = path;
-  tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
+  fill_tx_packet(tx, path, packet, payload_bytes);
   tx.payload = payload;
-  tx.payload_bytes = payload_bytes;
-  packet.bth.pad = tx.pad;
-  tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
   if (packet.piggyback) [[unlikely]] {
     store_be32(&tx.header[tx.header_bytes], (*packet.piggyback).value());
     tx.header_bytes += kPiggybackBytes;
@@ -175,6 +186,20 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::Packet& pack
                         uint32_t payload_bytes) {
   packet.bth.destination = qp.attr.dest_qpn;
   push_packet(qp, sink, qp.attr.path, packet, payload, payload_bytes);
+}
+
+// Builds and pushes a run to the connected peer. `first` is its first packet; the payload is a
+// multiple of `payload_bytes`, which is a multiple of four.
+inline void push_run(QpCommon& qp, wire::PacketSink& sink, wire::Packet& first,
+                     std::span<const std::byte> payload, uint32_t payload_bytes,
+                     uint64_t ack_requests) {
+  wire::TxPacket tx;
+  first.bth.destination = qp.attr.dest_qpn;
+  fill_tx_packet(tx, qp.attr.path, first, payload_bytes);
+  const auto count = static_cast<uint32_t>(payload.size() / payload_bytes);
+  qp.count(CounterId::packets_sent, count);
+  sink.push_run({.first = tx, .payload = payload, .count = count, .ack_requests = ack_requests});
+  order_sent_packet(qp.attr.dest_qpn.slot());
 }
 
 }  // namespace verbena::core

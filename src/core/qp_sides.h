@@ -53,6 +53,8 @@ class ReceiveSide {
   virtual Status post(const ReceiveRequest& request) = 0;
 
   virtual void on_request(const wire::Packet& packet, const wire::RxMeta& meta) = 0;
+  // The same for the first packets of a run; returns their number. 0: nothing has changed.
+  virtual size_t on_request_run(const wire::PacketRun&) { return 0; }
 
   // Sends READ data and atomic results that are due, at most `budget` packets. Returns how many.
   // `defer_last`: the last packet of a READ response, which has another size, waits for a later

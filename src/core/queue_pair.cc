@@ -181,6 +181,7 @@ void QueuePair::set_attributes(const QpAttributes& attr, uint32_t mask) {
   set(kAddressVector, a.path, attr.path);
   set(kAddressVector, a.source_gid, attr.source_gid);
   set(kAddressVector, a.path_packet_bytes, attr.path_packet_bytes);
+  set(kAddressVector, a.is_on_this_host, attr.is_on_this_host);
   set(kPathMtu, a.path_mtu, attr.path_mtu);
   set(kTimeout, a.timeout, attr.timeout);
   set(kRetryCount, a.retry_count, attr.retry_count);
@@ -205,6 +206,7 @@ void QueuePair::enter_state(QpState to) {
       common_.attr = QpAttributes{};
       set_rate_limit(0, 0);
       backoff_ = PathBackoff();
+      notification_ = NotificationPoint();
       break;
     case QpState::Rtr:
       common_.extensions.connect(common_.qpn, common_.attr.dest_qpn);
@@ -253,21 +255,30 @@ QpAttributes QueuePair::query() const {
   return a;
 }
 
-void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
-  if (!takes_packets()) return common_.count(CounterId::qp_not_ready);
-  if (type() != QpType::Ud && !from_peer(meta)) return common_.count(CounterId::wrong_source);
+std::optional<CounterId> QueuePair::reason_to_drop(const wire::Bth& bth,
+                                                   const wire::RxMeta& meta) const {
+  if (!takes_packets()) return CounterId::qp_not_ready;
+  if (type() != QpType::Ud && !from_peer(meta)) return CounterId::wrong_source;
   constexpr uint8_t kTransportBits = 0xE0;
-  if ((p.bth.opcode & kTransportBits) != common_.opcode_base) {
-    return common_.count(CounterId::wrong_transport);
-  }
+  if ((bth.opcode & kTransportBits) != common_.opcode_base) return CounterId::wrong_transport;
   // Full membership on one side is enough; the low 15 bits name the partition.
-  if ((p.bth.pkey & 0x7FFF) != 0x7FFF) return common_.count(CounterId::wrong_pkey);
+  if ((bth.pkey & 0x7FFF) != 0x7FFF) return CounterId::wrong_pkey;
+  return std::nullopt;
+}
 
+void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
+  if (const auto reason = reason_to_drop(p.bth, meta)) [[unlikely]]
+    return common_.count(*reason);
+  const bool marked = wire::is_marked(meta.traffic_class);
+  if (marked) [[unlikely]]
+    on_marked(p, now);
   if (p.op.direction == wire::Direction::Response) {
     if (common_.state == QpState::Rtr || reliable_ == nullptr) {
       return common_.count(CounterId::stale_responses);
     }
-    reliable_->on_response(p, now);
+    // The window of a READ covers its responses, so a mark of these counts as one of the READ.
+    const bool data_marked = marked && p.op.verb == wire::Verb::ReadResponse;
+    reliable_->on_response(p, data_marked || common_.extensions.has_echo(p.bth), now);
     check_drained();
   } else {
     if (common_.state == QpState::Rtr && !established_ && type() != QpType::Ud) {
@@ -284,13 +295,63 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
   check_failure();
 }
 
+// Reports congestion on the way from the peer. A Verbena learns it from the next ACK of its
+// requests, and its requester sees the marks of the responses to its READs itself.
+void QueuePair::on_marked(const wire::Packet& p, Instant now) {
+  common_.count(CounterId::np_ecn_marked_roce_packets);
+  if (type() == QpType::Ud) return;  // no path to the sender is known
+  const bool is_response = p.op.direction == wire::Direction::Response;
+  if (is_response && common_.extensions.peer_buffers_requests()) return;
+  if (!is_response && common_.extensions.peer_reads_echo(p.bth)) return common_.acks.on_marked();
+  notification_.on_marked(now);
+}
+
+// RoCEv2 annex, A17.9.3.
+uint32_t QueuePair::send_cnp(wire::PacketSink& sink, Instant now) {
+  if (sink.room() == 0) return 0;
+  wire::Packet cnp;
+  cnp.bth.opcode = static_cast<uint8_t>(wire::Opcode::Cnp);
+  cnp.bth.migrated = false;
+  cnp.bth.becn = true;
+  cnp.ecn_capable = false;
+  push_packet(common_, sink, cnp, {}, 0);
+  notification_.on_sent(now);
+  common_.count(CounterId::np_cnp_sent);
+  return 1;
+}
+
+bool QueuePair::on_cnp(const wire::Packet& cnp, const wire::RxMeta& meta, Instant now) {
+  if (!takes_packets() || common_.peer == nullptr || !from_peer(meta) || !cnp.bth.becn ||
+      (cnp.bth.pkey & 0x7FFF) != 0x7FFF) {
+    return false;
+  }
+  common_.peer->on_cnp(now);
+  return true;
+}
+
+size_t QueuePair::on_run(const wire::PacketRun& run, Instant now) {
+  const wire::Bth& bth = run.first().bth;
+  const bool is_response = run.first().op.direction == wire::Direction::Response;
+  // Before RTS no response is expected, and the first request raises an event.
+  const bool is_early = common_.state == QpState::Rtr && (is_response || !established_);
+  if (reliable_ == nullptr || is_early || reason_to_drop(bth, run.meta()) ||
+      common_.extensions.has_piggyback(bth) || bth.becn ||
+      wire::is_marked(run.meta().traffic_class)) {
+    return 0;
+  }
+  const size_t handled =
+      is_response ? reliable_->on_response_run(run, now) : responder_->on_request_run(run);
+  check_failure();
+  return handled;
+}
+
 // Handled before the request: the application must see the completion of its message before the
 // reply.
 void QueuePair::take_piggybacked_ack(wire::Packet& p, Instant now) {
   const wire::OptionalPsn last = common_.extensions.take_piggyback(p);
   if (!last) return;
   if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
-  reliable_->on_piggybacked_ack(*last, now);
+  reliable_->on_piggybacked_ack(*last, p.bth.becn, now);
   check_drained();
   check_failure();
 }
@@ -333,7 +394,13 @@ SendSide::Readiness QueuePair::requests(Instant now) {
   paced_until_ = kNever;
   if (backoff_.is_waiting() && now < backoff_.until()) return No;
   backoff_.end_wait();
+  PeerPath* const peer = common_.peer;
+  if (peer != nullptr && peer->is_paced()) [[unlikely]]
+    peer->reopen_if_due(now);
   const SendSide::Readiness readiness = requester_->readiness(now);
+  // Also if it is ready: it may have to wait behind others.
+  if (readiness != No && peer != nullptr && peer->is_paced()) [[unlikely]]
+    paced_until_ = peer->reopens_at();
   if (readiness != Ready || pacer_.open(now)) return readiness;
   paced_until_ = pacer_.reopens_at();
   return No;
@@ -349,14 +416,18 @@ void QueuePair::on_deadline(Instant now) {
   check_failure();
 }
 
-// READ and atomic responses first, since the peer waits for them; then a packet that may exceed the
-// window; then requests, with the ACK where AckScheduler puts it. If several queue pairs respond,
-// the last packets of their READ responses form a GSO batch of their own behind the others.
+// A CNP first; then READ and atomic responses, since the peer waits for them; then a packet that
+// may exceed the window; then requests, with the ACK where AckScheduler puts it. If several queue
+// pairs respond, the last packets of their READ responses form a GSO batch of their own behind the
+// others.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
   const bool only_active_qp = turn.only_active_qp;
-  uint32_t sent = responder_->send_responses(sink, budget, !only_active_qp && on_wire);
+  uint32_t sent = 0;
+  if (notification_.is_due()) [[unlikely]]
+    sent += send_cnp(sink, now);
+  sent += responder_->send_responses(sink, budget - sent, !only_active_qp && on_wire);
   if (common_.has_unwindowed_packet) [[unlikely]]
     sent += reliable_->send_unwindowed(sink, now);
   check_failure();
@@ -412,6 +483,7 @@ void QueuePair::fail_by_overrun() {
 
 void QueuePair::enter_error(WcStatus first) {
   common_.state = QpState::Error;
+  notification_ = NotificationPoint();
   expose();
   requester_->flush(first);
   responder_->flush();

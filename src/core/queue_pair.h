@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "core/notification_point.h"
 #include "core/pacer.h"
 #include "core/path_backoff.h"
 #include "core/qp_config.h"
@@ -61,6 +62,10 @@ class QueuePair {
 
   // Removes a piggybacked ACK from the packet.
   void on_packet(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  // False: the CNP is not from this queue pair's peer, or the queue pair has none.
+  bool on_cnp(const wire::Packet& cnp, const wire::RxMeta& meta, Instant now);
+  // The same for the first packets of a run; returns their number. 0: nothing has changed.
+  size_t on_run(const wire::PacketRun& run, Instant now);
   void on_deadline(Instant now);
   struct Turn {
     uint32_t budget;      // packets
@@ -76,7 +81,8 @@ class QueuePair {
   bool has_one_request() const;
   // A packet is ready that does not wait for the window.
   bool responses_ready() const {
-    return (responder_->ready() || common_.has_unwindowed_packet) && !backoff_.is_waiting();
+    return (responder_->ready() || common_.has_unwindowed_packet || notification_.is_due()) &&
+           !backoff_.is_waiting();
   }
   SendSide::Readiness requests(Instant now);
   // A request may leave now, and nothing is in flight to the peer.
@@ -119,8 +125,12 @@ class QueuePair {
   }
   void set_attributes(const QpAttributes& attr, uint32_t mask);
   void enter_state(QpState to);
+  // The reason to drop a packet before its sequence number is looked at, as a counter.
+  std::optional<CounterId> reason_to_drop(const wire::Bth& bth, const wire::RxMeta& meta) const;
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
+  [[gnu::cold, gnu::noinline]] void on_marked(const wire::Packet& packet, Instant now);
+  [[gnu::cold, gnu::noinline]] uint32_t send_cnp(wire::PacketSink& sink, Instant now);
   void take_piggybacked_ack(wire::Packet& packet, Instant now);
   void check_failure() {
     if (common_.failure) [[unlikely]]
@@ -144,7 +154,8 @@ class QueuePair {
   bool established_ = false;
   Pacer pacer_;
   Instant paced_until_ = kNever;  // requests wait for the pacer
-  PathBackoff backoff_;           // all packets wait: the path is full
+  NotificationPoint notification_;
+  PathBackoff backoff_;  // all packets wait: the path is full
 };
 
 }  // namespace verbena::core

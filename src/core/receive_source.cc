@@ -32,24 +32,19 @@ bool ReceiveSource::empty() const {
   return srq_ != nullptr ? srq_->empty() : own_.size() == (has_receive_ ? 1u : 0u);
 }
 
-bool ReceiveSource::consume() {
+bool ReceiveSource::consume(size_t bytes) {
   VERBENA_CHECK(!has_receive_);
   if (srq_ != nullptr) {
-    const SharedReceiveQueue::Consumed consumed = srq_->consume();
+    const SharedReceiveQueue::Consumed consumed = srq_->consume(bytes);
     if (!consumed) return false;
     slot_ = consumed.slot;
     if (consumed.limit_reached) [[unlikely]]
       qp_.engine.raise({.kind = EventKind::SrqLimitReached, .srq = srq_});
-  } else if (own_.empty()) {
+  } else if (own_.empty() || own_.front().length < bytes) {
     return false;
   }
   has_receive_ = true;
   return true;
-}
-
-void ReceiveSource::give_back() {
-  if (srq_ != nullptr) srq_->give_back(slot_);
-  has_receive_ = false;
 }
 
 bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message) {
@@ -61,11 +56,18 @@ bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, b
              : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, bytes, ends_message);
 }
 
+bool ReceiveSource::scatter(uint32_t offset, const wire::PacketRun& run) {
+  const MemoryView& memory = qp_.engine.memory;
+  return srq_ != nullptr ? core::scatter(memory, srq_->config().pd, srq_->sges(slot_), offset, run)
+                         : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, run);
+}
+
 bool ReceiveSource::consume_whole(std::span<const std::byte> message) {
-  if (!consume()) return false;
-  if (message.size() <= length() && scatter(0, message, true)) [[likely]]
+  if (!consume(message.size())) return false;
+  if (scatter(0, message, true)) [[likely]]
     return true;
-  give_back();
+  if (srq_ != nullptr) srq_->give_back(slot_);
+  has_receive_ = false;
   return false;
 }
 

@@ -23,16 +23,16 @@ class ReceiveSource {
   // this one does.
   bool empty() const;
   bool has_receive() const { return has_receive_; }
-  // Begins to use the next receive; none is in use. False: there is none.
-  bool consume();
-  // Undoes consume().
-  void give_back();
+  // Begins to use the next receive; none is in use. False: there is none, or it has fewer bytes
+  // than these.
+  bool consume(size_t bytes = 0);
 
   // Of the receive in use.
   uint32_t length() const { return wqe().length; }
   // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.
   // False if an lkey does not grant it.
   bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
+  bool scatter(uint32_t offset, const wire::PacketRun& run);
   // Consumes a receive and writes a whole message into its buffers. False, and nothing is consumed:
   // they are too short, no receive is posted, or an lkey does not grant it.
   bool consume_whole(std::span<const std::byte> message);

@@ -128,7 +128,7 @@ bool Requester::has_room_for(const SendWqe& wqe) const {
                                           SendCursor::chunk_packets(payload_bytes, peer.window()));
   const uint32_t cost =
       std::min(packets * payload_bytes, wqe.length) + packets * PeerPath::kPacketOverhead;
-  return peer.in_flight() + cost <= PeerPath::kMaxResponseBytes;
+  return peer.in_flight() + cost <= std::max(PeerPath::kMaxResponseBytes, peer.window());
 }
 
 Requester::Step Requester::next_step(const wire::PacketSink& sink, Instant now) {
@@ -284,22 +284,31 @@ bool Requester::retransmit(wire::Psn psn, wire::PacketSink& sink, bool ends_burs
 
 // New packets from the cursor on. Returns how many.
 uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) {
-  const size_t room = sink.room();
+  const size_t room = sink.room_on(qp_.attr.path);
   const auto batch_limit = static_cast<uint32_t>(std::min<size_t>(turn.budget, room));
   if (const uint32_t batch = recovery_.is_active() ? 0 : batches_.plan(batch_limit); batch != 0) {
     const wire::Psn first = cursor_.next();
     uint32_t left = batch;
-    batches_.send(batch, [&](const Chunk& chunk, bool is_reordered) {
-      push_request(chunk, sink,
-                   {.ends_burst = --left == 0,
-                    .is_reordered = is_reordered,
-                    .only_active_qp = turn.only_active_qp});
-      recovery_.add_in_flight(cursor_.cost_of(chunk));
+    batches_.send(batch, [&](const Chunk& range, bool is_reordered) {
+      left -= range.packets;
+      push_range(range, sink,
+                 {.ends_burst = left == 0,
+                  .is_reordered = is_reordered,
+                  .only_active_qp = turn.only_active_qp});
     });
     recovery_.start_timers(first, now);
     return batch;
   }
   if (!cursor_.request().numbered) cursor_.number(qp_.packet_payload_bytes(), *qp_.peer);
+  // The last packet of the turn is not in a run, because it may end a burst.
+  const uint32_t longest_run = std::min(batch_limit - 1, batches_.packets_before_next_plan());
+  Chunk run{.at = cursor_.place(), .packets = longest_run, .first = cursor_.next()};
+  run.packets = recovery_.is_active() ? 0 : push_run(run, sink, {});
+  if (run.packets != 0) {
+    cursor_.advance(run.packets);
+    recovery_.on_sent(run, now);
+    return run.packets;
+  }
   // Other queue pairs may fill the window before the next turn.
   const bool ends_burst = qp_.peer->users > 1 && (turn.budget == 1 || room == 1);
   const Chunk chunk = cursor_.next_chunk();
@@ -312,6 +321,65 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const Transmit
   cursor_.advance(chunk.packets);
   recovery_.on_sent(chunk, now);
   return 1;
+}
+
+// Packets of one message that leave one after the other. Their memory is accessible.
+void Requester::push_range(Chunk range, wire::PacketSink& sink, const PacketOptions& options) {
+  while (range.packets != 0) {
+    Chunk sent = range;
+    sent.packets = options.ends_burst ? range.packets - 1 : range.packets;
+    sent.packets = push_run(sent, sink, options);
+    if (sent.packets == 0) {
+      PacketOptions its = options;
+      its.ends_burst = options.ends_burst && range.packets == 1;
+      sent.packets = 1;
+      push_request(sent, sink, its);
+    }
+    recovery_.add_in_flight(cursor_.cost_of(sent));
+    range.at.packet += sent.packets;
+    range.first = sent.end();
+    range.packets -= sent.packets;
+  }
+}
+
+// Sends packets from the front of `range` as a run: those in the middle of a message that the
+// window has room for. None of them ends a burst. Returns their number; 0: there are less than two,
+// or their payload is not in one memory area, or the lkeys do not grant the access.
+uint32_t Requester::push_run(const Chunk& range, wire::PacketSink& sink,
+                             const PacketOptions& options) {
+  const SendWqe& wqe = queue().at(range.at.index);
+  // A rate limit applies to each packet.
+  const bool is_paced = qp_.attr.rate_limit != 0 || qp_.peer->has_rate();
+  if (range.packets < 2 || range.at.packet == 0 || !is_message(wqe.op) || is_paced) return 0;
+  const uint32_t bytes = wqe.packet_payload_bytes;
+  const uint32_t cost = bytes + PeerPath::kPacketOverhead;
+  const uint32_t room = qp_.peer->room();
+  const uint32_t limit = std::min({range.packets, wqe.packets - 1 - range.at.packet,
+                                   room / cost + (room % cost != 0 ? 1 : 0),
+                                   wire::kMaxPayloadBytes / bytes, wire::TxRun::kMaxPackets});
+  if (limit < 2) return 0;
+  Gather payload;
+  if (!gather_message(qp_, queue(), range.at.index, range.at.packet * bytes, limit * bytes,
+                      payload)) {
+    return 0;
+  }
+  const std::span<const std::byte> area = payload.view().front();
+  const uint32_t count = static_cast<uint32_t>(area.size()) / bytes;
+  if (count < 2) return 0;
+
+  uint64_t ack_requests = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const bool asks = ack_requests_.next({.fills_window = room <= (i + 1) * cost});
+    ack_requests |= uint64_t{asks} << i;
+  }
+  wire::Packet p;
+  p.bth.psn = range.first;
+  p.bth.extension_flags = qp_.extensions.request_flag(options.is_reordered);
+  p.in_window = true;
+  p.xrc_srqn = wqe.remote_srqn;
+  fill_message(wqe, range.at.packet, p);
+  core::push_run(qp_, sink, p, area.first(count * bytes), bytes, ack_requests);
+  return count;
 }
 
 // False, and nothing is sent, if the request's lkeys do not grant the access.
@@ -387,6 +455,7 @@ void Requester::piggyback_ack(uint64_t index, wire::Packet& p) {
   p.piggyback = qp_.acks.take_offer(index);
   if (!p.piggyback) return;
   p.bth.extension_flags = qp_.extensions.piggyback_flag();
+  p.bth.becn = qp_.acks.take_echo();
   qp_.count(CounterId::acks_piggybacked);
 }
 
@@ -407,11 +476,11 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
 
   fill_message(wqe, at.packet, p);
   p.last = last && at.index + 1 == queue().tail() && options.only_active_qp;
-  p.bth.ack_request = ack_requests_.next(
-      {.ends_message = last,
-       .ends_burst = options.ends_burst,
-       .fills_window = qp_.peer->room() <= SendCursor::cost_of(wqe, at.packet, 1),
-       .rate_limit_kbps = qp_.attr.rate_limit});
+  p.bth.ack_request =
+      ack_requests_.next({.ends_message = last,
+                          .ends_burst = options.ends_burst,
+                          .fills_window = qp_.peer->fills(SendCursor::cost_of(wqe, at.packet, 1)),
+                          .rate_limit_kbps = qp_.attr.rate_limit});
   piggyback_ack(at.index, p);
   push_packet(qp_, sink, p, payload.view(), bytes);
   return true;

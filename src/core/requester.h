@@ -44,9 +44,12 @@ class Requester final : public SendSide {
   wire::Psn next_psn() const override { return cursor_.next(); }
 
   // --- reliable transports only -----------------------------------------------------------------
-  void on_response(const wire::Packet& packet, Instant now);
+  // `marked`: see LossRecovery::begin_response().
+  void on_response(const wire::Packet& packet, bool marked, Instant now);
+  // The same for the first packets of a run; returns their number. 0: nothing has changed.
+  size_t on_response_run(const wire::PacketRun& run, Instant now);
   // A request of the peer piggybacked the ACK of this PSN.
-  void on_piggybacked_ack(wire::Psn last, Instant now);
+  void on_piggybacked_ack(wire::Psn last, bool marked, Instant now);
   void on_deadline(Instant now);
   // The next request is the only one, and a piggybacked ACK fits into its packet.
   bool can_piggyback(const wire::PacketSink& sink, Instant now) const;
@@ -117,6 +120,8 @@ class Requester final : public SendSide {
     bool is_reordered = false;    // before one with a lower PSN
     bool only_active_qp = false;  // see TransmitTurn
   };
+  void push_range(Chunk range, wire::PacketSink& sink, const PacketOptions& options);
+  uint32_t push_run(const Chunk& range, wire::PacketSink& sink, const PacketOptions& options);
   bool push_request(const Chunk& chunk, wire::PacketSink& sink, const PacketOptions& options);
   void fill_read(const SendWqe& wqe, const Chunk& chunk, wire::Packet& packet) const;
   void fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Packet& packet) const;

@@ -13,13 +13,14 @@ bool Requester::awaits(wire::Psn psn) const {
   return cursor_.is_started() && !queue().empty() && cursor_.is_outstanding(psn);
 }
 
-void Requester::on_response(const wire::Packet& p, Instant now) {
+void Requester::on_response(const wire::Packet& p, bool marked, Instant now) {
   if (!awaits(p.bth.psn)) {
     qp_.count(CounterId::stale_responses);
     return;
   }
   qp_.peer->unresponsive_until = Instant{};
   qp_.extensions.on_response(p.bth);
+  recovery_.begin_response(marked);
   if (p.op.verb == wire::Verb::Ack) {
     on_ack(p, now);
   } else {
@@ -27,9 +28,34 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
   }
 }
 
-void Requester::on_piggybacked_ack(wire::Psn last, Instant now) {
+// The packets of a run of READ responses that the request at the head awaits next, except the last
+// one of the request.
+size_t Requester::on_response_run(const wire::PacketRun& run, Instant now) {
+  const wire::Packet& p = run.first();
+  if (!awaits(p.bth.psn) || p.bth.psn != cursor_.unacked() || recovery_.is_active()) return 0;
+  const SendWqe& wqe = queue().front();
+  const auto packet = static_cast<uint32_t>(cursor_.unacked().distance_from(wqe.first_psn));
+  if (wqe.op != SendOp::Read || !fits(p, wqe, packet)) return 0;
+  const uint32_t longest =
+      std::min(wqe.packets - packet - 1, wire::kMaxPayloadBytes / wqe.packet_payload_bytes);
+  const auto count = static_cast<uint32_t>(std::min<size_t>(run.size(), longest));
+  if (count < 2 || !is_before(p.bth.psn + count - 1, cursor_.next())) return 0;
+  if (!scatter(qp_.engine.memory, qp_.pd, queue().sges(queue().head()),
+               packet * wqe.packet_payload_bytes, run.first_packets(count))) {
+    return 0;
+  }
+  qp_.peer->unresponsive_until = Instant{};
+  qp_.extensions.on_response(p.bth);
+  recovery_.begin_response(false);
+  // One by one: to congestion control, each packet is an event.
+  for (uint32_t i = 0; i < count; ++i) acknowledge(1, now);
+  return count;
+}
+
+void Requester::on_piggybacked_ack(wire::Psn last, bool marked, Instant now) {
   if (!awaits(last)) return qp_.count(CounterId::stale_responses);
   qp_.peer->unresponsive_until = Instant{};
+  recovery_.begin_response(marked);
   take_ack(last + 1, now);
 }
 

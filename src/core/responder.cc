@@ -3,6 +3,7 @@
 // responses.
 #include "core/responder.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace verbena::core {
@@ -54,6 +55,32 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
   run(p);
   if (!reorder_buffer_.empty()) [[unlikely]]
     run_buffered();
+}
+
+// The packets of a run that continue the present message. All checks of run() hold for them: the
+// order, the length of each packet and of the message, the receive, and the access to the memory.
+size_t Responder::on_request_run(const wire::PacketRun& run) {
+  const wire::Packet& p = run.first();
+  const uint32_t packet_bytes = qp_.packet_payload_bytes_of(p);
+  if (!message_ || message_->verb != p.op.verb || p.bth.psn != expected_ || has_gap() ||
+      p.payload.size() != packet_bytes) {
+    return 0;
+  }
+  size_t count = std::min(run.size(), packets_in_message(p.op.verb, packet_bytes));
+  if (!reorder_buffer_.empty()) {
+    count = std::min(count, static_cast<size_t>(reorder_buffer_.psn(0).distance_from(expected_)));
+  }
+  const wire::PacketRun taken = run.first_packets(count);
+  if (count < 2 || !place_run(taken)) return 0;
+
+  qp_.extensions.on_request(p.bth);
+  message_->received += static_cast<uint32_t>(count) * packet_bytes;
+  expected_ = expected_ + static_cast<uint32_t>(count);
+  nak_sent_ = false;
+  qp_.acks.on_executed();
+  if (taken.asks_for_ack()) qp_.acks.on_ack_due();
+  if (!reorder_buffer_.empty()) run_buffered();
+  return count;
 }
 
 // A request is missing that was sent before one that was received.
@@ -108,14 +135,16 @@ bool Responder::choose_srq(const wire::Packet& p) {
 
 void Responder::on_ahead(const wire::Packet& p) {
   if (reorder_buffer_.empty()) sent_to_ = expected_;
+  const int32_t reach = SackList::reach(wire::bytes_of(qp_.attr.path_mtu));
   if (qp_.extensions.is_reordered(p.bth)) {  // a packet without the flag reveals a loss
-    if (!nak_sent_ && reorder_buffer_.put(expected_, p)) qp_.count(CounterId::requests_reordered);
+    if (!nak_sent_ && reorder_buffer_.put(expected_, p, reach))
+      qp_.count(CounterId::requests_reordered);
     return;
   }
   qp_.count(CounterId::out_of_sequence);
   if (nak_sent_) return;  // C9-114: one NAK per expected PSN
   if (p.bth.psn.distance_from(sent_to_) >= 0) sent_to_ = p.bth.psn + 1;
-  if (qp_.extensions.peer_reads_sack() && reorder_buffer_.put(expected_, p)) {
+  if (qp_.extensions.peer_reads_sack() && reorder_buffer_.put(expected_, p, reach)) {
     qp_.count(CounterId::requests_buffered);
   }
   if (!reorder_buffer_.empty()) return qp_.acks.on_ack_due();

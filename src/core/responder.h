@@ -20,6 +20,7 @@ class Responder final : public ReceiveSide {
 
   Status post(const ReceiveRequest& request) override { return receives_.post(request); }
   void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
+  size_t on_request_run(const wire::PacketRun& run) override;
   // The fast path (fast_path.cc). `payload`: without a piggybacked ACK. `to`: where the payload of
   // a WRITE goes.
   bool prepare_fast_receive(const wire::Packet& packet, std::span<const std::byte> payload,
@@ -82,6 +83,8 @@ class Responder final : public ReceiveSide {
   Verdict execute(const wire::Packet& packet);
   Verdict execute_send(const wire::Packet& packet);
   Verdict execute_write(const wire::Packet& packet);
+  size_t packets_in_message(wire::Verb verb, uint32_t packet_bytes) const;
+  bool place_run(const wire::PacketRun& run);
   Verdict execute_read(const wire::Packet& packet);
   Verdict execute_atomic(const wire::Packet& packet);
   Verdict execute_atomic_write(const wire::Packet& packet);
@@ -90,6 +93,8 @@ class Responder final : public ReceiveSide {
   void respond_empty(Resource& resource);
 
   // --- responder_send.cc ------------------------------------------------------------------------
+  uint32_t send_read_run(Resource& resource, wire::PacketSink& sink, uint32_t budget);
+  wire::Packet read_packet(const Resource& resource, wire::Opcode opcode);
   bool send_read_packet(Resource& resource, wire::PacketSink& sink);
   void send_atomic_ack(Resource& resource, wire::PacketSink& sink);
   wire::Packet ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_t flag,

@@ -1,5 +1,6 @@
 // The execution of a peer's requests that have passed the checks of responder.cc. Each one still
 // checks access rights. Clause numbers are those of IBA volume 1, chapter 9.
+#include <algorithm>
 #include <cstring>
 
 #include "core/placement.h"
@@ -87,6 +88,33 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   ++msn_;
   if (p.op.has_immediate) finish_receive(p, WcOpcode::ReceiveWriteImm, total);
   return Verdict::Proceed;
+}
+
+// The number of packets in the middle of the present message that its length allows, and that one
+// lookup of memory covers.
+size_t Responder::packets_in_message(Verb verb, uint32_t packet_bytes) const {
+  const uint32_t received = message_->received;
+  uint32_t bytes = 0;
+  if (verb == Verb::Write) {
+    bytes = message_->reth.length - received - 1;  // the last packet has at least one byte
+  } else if (verb == Verb::Send) {
+    bytes = std::min(receives_.length(), kMaxMessageBytes) - received;
+  }
+  return std::min(bytes, wire::kMaxPayloadBytes) / packet_bytes;
+}
+
+// False, and nothing is written, if the keys do not grant the access to all of it.
+bool Responder::place_run(const wire::PacketRun& run) {
+  if (message_->verb == Verb::Send) return receives_.scatter(message_->received, run);
+  if ((qp_.attr.access & kRemoteWrite) == 0) return false;
+  const wire::Reth& reth = message_->reth;
+  const MemoryArea to =
+      qp_.engine.memory.resolve(reth.rkey, qp_.pd, qp_.qpn, reth.address + message_->received,
+                                run.size() * run.payload_bytes(), kRemoteWrite);
+  if (to == nullptr) return false;
+  PayloadReader from(run);
+  place(to, from, static_cast<uint32_t>(run.size() * run.payload_bytes()));
+  return true;
 }
 
 void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t byte_count) {

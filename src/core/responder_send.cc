@@ -22,11 +22,48 @@ uint32_t Responder::send_responses(wire::PacketSink& sink, uint32_t budget, bool
       const bool has_middle = r.end_packet - r.first_packet > 2;
       const bool last = r.next_packet + 1 == r.end_packet;
       if (defer_last && has_middle && last && sent > 0) return sent;
+      if (const uint32_t in_run = send_read_run(r, sink, budget - sent); in_run != 0) {
+        sent += in_run;
+        continue;
+      }
       if (!send_read_packet(r, sink)) return sent;
       ++sent;
     }
   }
   return sent;
+}
+
+// Sends packets in the middle of the response as a run. Returns their number; 0: there are less
+// than two, or the key does not grant the access.
+uint32_t Responder::send_read_run(Resource& r, wire::PacketSink& sink, uint32_t budget) {
+  // The first response announces a capability in its header.
+  const bool has_equal_headers = r.is_replay || qp_.extensions.announced();
+  if (r.next_packet == r.first_packet || !has_equal_headers) return 0;
+  const uint32_t bytes = r.packet_payload_bytes;
+  const auto limit = static_cast<uint32_t>(
+      std::min<size_t>(sink.room_on(qp_.attr.path),
+                       std::min({budget, r.end_packet - 1 - r.next_packet,
+                                 wire::kMaxPayloadBytes / bytes, wire::TxRun::kMaxPackets})));
+  Gather payload;
+  if (limit < 2 || !gather_remote(qp_.engine.memory, r.reth.rkey, r.pd, qp_.qpn,
+                                  r.reth.address + r.next_packet * bytes, limit * bytes, payload)) {
+    return 0;
+  }
+  wire::Packet p = read_packet(r, wire::Opcode::RcReadResponseMiddle);
+  push_run(qp_, sink, p, payload.view().front(), bytes, 0);
+  r.next_packet += limit;
+  return limit;
+}
+
+// The next packet of a READ response.
+wire::Packet Responder::read_packet(const Resource& r, wire::Opcode opcode) {
+  wire::Packet p;
+  p.bth.opcode = qp_.opcode(opcode);
+  p.bth.psn = r.first + r.next_packet;
+  p.bth.extension_flags = qp_.extensions.response_flag(r.is_replay);
+  p.aeth.msn = r.msn;
+  p.in_window = qp_.extensions.peer_reads_sack() && !r.is_replay;
+  return p;
 }
 
 bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
@@ -56,13 +93,9 @@ bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
   const bool first = r.next_packet == r.first_packet;
   const bool last = r.next_packet + 1 == r.end_packet;
   using enum wire::Opcode;
-  wire::Packet p;
-  p.bth.opcode = qp_.opcode(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
-                                  : (last ? RcReadResponseLast : RcReadResponseMiddle));
-  p.bth.psn = r.first + r.next_packet;
-  p.bth.extension_flags = qp_.extensions.response_flag(r.is_replay);
-  p.aeth.msn = r.msn;
-  p.in_window = qp_.extensions.peer_reads_sack() && !r.is_replay;
+  wire::Packet p = read_packet(r, first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
+                                        : (last ? RcReadResponseLast : RcReadResponseMiddle));
+  p.bth.becn = qp_.acks.take_echo();
   push_packet(qp_, sink, p, payload.view(), bytes);
   ++r.next_packet;
   if (last) resources_.end_response(r);
@@ -73,6 +106,7 @@ void Responder::send_atomic_ack(Resource& r, wire::PacketSink& sink) {
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAtomicAck);
   p.bth.psn = r.first;
+  p.bth.becn = qp_.acks.take_echo();
   p.aeth.msn = r.msn;
   p.original = r.original;
   push_packet(qp_, sink, p, {}, 0);
@@ -104,13 +138,15 @@ wire::Packet Responder::ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = psn;
   p.bth.extension_flags = flag;
+  p.bth.becn = qp_.acks.take_echo();
   p.aeth = aeth;
   p.ends_batch = place != AckPlace::First;
   return p;
 }
 
 void Responder::send_plain_ack(wire::PacketSink& sink, AckPlace place) {
-  const bool may_be_short = qp_.extensions.announced() && qp_.config.type == QpType::Rc;
+  const bool may_be_short =
+      qp_.extensions.announced() && qp_.config.type == QpType::Rc && !qp_.acks.has_echo();
   wire::LocalPeer* const local = sink.local_peer();
   order_sent_packet(qp_.attr.dest_qpn.slot());
   if (may_be_short && local != nullptr &&

@@ -24,7 +24,8 @@ class SendCursor {
     uint64_t index = 0;   // of the work request
     uint32_t packet = 0;  // of its packets
   };
-  // The packets of one work request that belong to one request packet: several only for a READ.
+  // Consecutive packets of one work request: those that belong to one request packet, which are
+  // several only for a READ, or packets of a SEND or WRITE that leave one after the other.
   struct Chunk {
     Place at;
     uint32_t packets = 1;

@@ -68,9 +68,9 @@ SharedReceiveQueue::Modified SharedReceiveQueue::modify(std::optional<uint32_t> 
   return {{}, reaches_limit()};
 }
 
-SharedReceiveQueue::Consumed SharedReceiveQueue::consume() {
+SharedReceiveQueue::Consumed SharedReceiveQueue::consume(size_t bytes) {
   const SpinLock::Guard guard(lock_);
-  if (first_ == kNone) return {};
+  if (first_ == kNone || wqes_[first_].length < bytes) return {};
   const Slot slot = first_;
   first_ = next_[slot];
   --posted_;

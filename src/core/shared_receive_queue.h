@@ -4,6 +4,7 @@
 // lock of its own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -55,9 +56,10 @@ class SharedReceiveQueue {
   struct Consumed {
     Slot slot = kNone;  // the oldest receive, which belongs to the caller until release()
     bool limit_reached = false;
-    explicit operator bool() const { return slot != kNone; }  // false: none is posted
+    explicit operator bool() const { return slot != kNone; }  // false: none, or it is too short
   };
-  Consumed consume();
+  // The oldest receive, if it is at least so long.
+  Consumed consume(size_t bytes = 0);
   void release(Slot slot);
   // Undoes consume(): the receive is the oldest again.
   void give_back(Slot slot);
@@ -71,7 +73,8 @@ class SharedReceiveQueue {
   void lock_for_fork() { lock_.lock(); }
   void unlock_after_fork() { lock_.unlock(); }
 
-  void* owner = nullptr;  // the ABI's object around this one
+  bool overrun_reported = false;  // that of the XRC completion queue, by the engine that has this
+  void* owner = nullptr;          // the ABI's object around this one
 
  private:
   void make_slots(uint32_t count);

@@ -18,6 +18,7 @@ class SizeSortedBatches {
  public:
   SizeSortedBatches(QpCommon&, SendCursor&) {}
   static constexpr uint32_t plan(uint32_t) { return 0; }
+  static constexpr uint32_t packets_before_next_plan() { return UINT32_MAX; }
   template <typename Visit>
   void send(uint32_t, Visit) {}
   void restore_order(Scoreboard&) const {}

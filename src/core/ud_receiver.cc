@@ -31,12 +31,11 @@ std::array<std::byte, UdReceiver::kHeaderBytes> header_area(const wire::Packet& 
 
 void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
   if (p.deth.qkey != qp_.attr.qkey) return qp_.count(CounterId::wrong_qkey);
-  if (!receives_.consume()) return qp_.count(CounterId::no_receive_posted);
   const size_t bytes = kHeaderBytes + p.payload.size();
   // A datagram that is too long consumes no receive.
-  if (bytes > receives_.length()) {
-    receives_.give_back();
-    return qp_.count(CounterId::receive_too_small);
+  if (!receives_.consume(bytes)) {
+    return qp_.count(receives_.empty() ? CounterId::no_receive_posted
+                                       : CounterId::receive_too_small);
   }
 
   const auto byte_count = static_cast<uint32_t>(bytes);

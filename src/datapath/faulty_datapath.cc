@@ -96,6 +96,7 @@ FaultyDatapath::FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& fa
       faults_(faults),
       prng_(faults.seed) {
   released_.reserve(kMaxHeld);  // packets_ points into its elements
+  if (faults.packet.mark > 0) inner_->report_ip_headers();
 }
 
 FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint32_t calls)
@@ -110,6 +111,7 @@ FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint3
 std::span<const wire::RxPacket> FaultyDatapath::receive() {
   packets_.clear();
   released_.clear();
+  marked_.clear();
   const auto received = inner_->receive();
   for (Held& h : held_) h.calls_left -= h.calls_left > 0;
   for (const wire::RxPacket& p : received) receive_one(p);
@@ -139,8 +141,21 @@ void FaultyDatapath::receive_one(const wire::RxPacket& packet) {
       held_.emplace_back(packet, 0,
                          static_cast<uint32_t>(1 + prng_.below(kCallsPerHold * faults_.hold)));
       break;
+    case PacketFault::Mark:
+      if (!wire::is_ecn_capable(packet.meta->traffic_class)) return deliver(packet);
+      deliver(marked(packet));
+      break;
   }
   counts_.add(fault);
+}
+
+// Packets of a batch share their addressing, so a marked one gets a copy.
+wire::RxPacket FaultyDatapath::marked(const wire::RxPacket& packet) {
+  wire::RxPacket copy = packet;
+  wire::RxMeta& meta = marked_.emplace_back(*packet.meta);
+  meta.traffic_class |= wire::kCe;
+  copy.meta = &meta;
+  return copy;
 }
 
 void FaultyDatapath::deliver(const wire::RxPacket& packet) {
@@ -183,6 +198,7 @@ void FaultyDatapath::push(const wire::TxPacket& packet) {
   switch (fault) {
     case PacketFault::None:
     case PacketFault::Delay:  // of received packets only: the owner may not flush again soon
+    case PacketFault::Mark:   // of received packets only: the kernel writes the IP header
       return send_now(packet, 1);
     case PacketFault::Loss:
     case PacketFault::Corrupt:  // the sender computes the ICRC later, over any flipped bit as well

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,8 @@ struct Faults {
   uint64_t seed = 1;
 };
 
-// Parses "loss=0.01,duplicate=0.001,reorder=0.01,corrupt=0.001,delay=0.1,hold=3,send=1,seed=7".
+// Parses
+// "loss=0.01,duplicate=0.001,reorder=0.01,corrupt=0.001,delay=0.1,mark=0.1,hold=3,send=1,seed=7".
 // Faults that are not named keep their defaults.
 Result<Faults> parse_faults(std::string_view text);
 
@@ -72,6 +74,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   void hold_out(const wire::TxPacket& packet);
   void receive_one(const wire::RxPacket& packet);
   void deliver(const wire::RxPacket& packet);
+  wire::RxPacket marked(const wire::RxPacket& packet);
   void release_due(bool received_none);
 
   std::unique_ptr<Datapath> inner_;
@@ -79,7 +82,8 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   Faults faults_;
   Prng prng_;
   std::vector<wire::RxPacket> packets_;  // returned by the last receive()
-  std::vector<Held> released_;           // some of packets_ point into these
+  std::deque<wire::RxMeta> marked_;      // some of packets_ point into these
+  std::vector<Held> released_;           // the same
   std::vector<Held> held_;
   std::vector<HeldOut> held_out_;
   wire::PacketFaultCounts counts_;

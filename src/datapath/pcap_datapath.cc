@@ -130,7 +130,10 @@ void PcapDatapath::push(const wire::TxPacket& packet) {
   inner_->sink().push(copy);
   scratch_.resize(scratch_.size() + packet.pad);
   const auto id = static_cast<size_t>(packet.path);
-  if (id < addressing_of_path_.size()) write(addressing_of_path_[id], scratch_, clock_());
+  if (id >= addressing_of_path_.size()) return;
+  wire::RxMeta addressing = addressing_of_path_[id];
+  if (!packet.ecn_capable) addressing.traffic_class = wire::dscp_of(addressing.traffic_class);
+  write(addressing, scratch_, clock_());
 }
 
 void PcapDatapath::flush() {

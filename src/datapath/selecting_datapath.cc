@@ -152,6 +152,12 @@ size_t SelectingDatapath::room() const {
   return to_wire_ ? std::min(in_memory, wire_sink_.room()) : in_memory;
 }
 
+// The limit for large packets does not apply on the wire.
+size_t SelectingDatapath::room_on(wire::PathId path) const {
+  if (pushed_ >= kBytesPerTurn || link_of(path) != nullptr) return room();
+  return wire_sink_.room();
+}
+
 // A path whose link has ended takes no packets until the engine has reverted it to the path MTU:
 // the peer would segment the response to a READ in another way.
 bool SelectingDatapath::is_full(wire::PathId id) const {
@@ -188,6 +194,12 @@ void SelectingDatapath::push(const wire::TxPacket& packet) {
   if (to.link == nullptr) return push_to_wire(packet);
   to.link->push(packet, to.number);
   pushed_ += packet.header_bytes + packet.payload_bytes;
+}
+
+void SelectingDatapath::push_run(const wire::TxRun& run) {
+  if (link_address_of(run.first.path).link != nullptr) return PacketSink::push_run(run);
+  to_wire_ = true;
+  wire_sink_.push_run(run);
 }
 
 bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Ack& ack) {

@@ -70,6 +70,8 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   void pass_on();
   size_t room() const override;
   void push(const wire::TxPacket& packet) override;
+  void push_run(const wire::TxRun& run) override;
+  size_t room_on(wire::PathId path) const override;
   void push_to_wire(const wire::TxPacket& packet);
   bool is_full(wire::PathId id) const override;
   bool is_asleep(wire::PathId path) const override;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -197,10 +198,15 @@ Read read_message(int fd, std::span<std::byte> buffer, Message& to) {
 
 }  // namespace
 
-bool is_slot_name(std::string_view name) {
-  const os::UnixAddress slot = address_of_slot(kFirstSlot);
-  const std::string_view whole(slot.sun.sun_path, slot.bytes - offsetof(sockaddr_un, sun_path));
-  return name.starts_with(whole.substr(0, whole.rfind('/') + 1));
+uint8_t slot_of_name(std::string_view name) {
+  const os::UnixAddress some = address_of_slot(kFirstSlot);
+  const std::string_view whole(some.sun.sun_path, some.bytes - offsetof(sockaddr_un, sun_path));
+  const std::string_view prefix = whole.substr(0, whole.rfind('/') + 1);
+  uint8_t slot = 0;
+  if (name.starts_with(prefix)) {
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), slot);
+  }
+  return slot;
 }
 
 SlotDirectory::SlotDirectory(os::UniqueFd socket, uint8_t slot, CountersText counters)

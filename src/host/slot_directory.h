@@ -53,7 +53,8 @@ enum class Forwarded : uint8_t {
 // Whether a sender waits for a receiver whose queue is full (wait_budget.h).
 enum class Wait : uint8_t { No, Yes };
 
-// The reply of one live slot. A process of another user does not reply: pid 0, no text.
+// The reply of one live slot. A process that is stopped or another user's does not reply: pid 0, no
+// text.
 struct SlotReport {
   uint8_t slot = 0;
   pid_t pid = 0;
@@ -61,8 +62,8 @@ struct SlotReport {
   std::string text;
 };
 
-// Whether a Unix socket's abstract name, its leading zero included, is the name of a slot.
-bool is_slot_name(std::string_view name);
+// The slot that a Unix socket's abstract name, its leading zero included, is the name of. 0: none.
+uint8_t slot_of_name(std::string_view name);
 
 // Thread-safe. A process has one directory; all its datapaths share it.
 class SlotDirectory {

@@ -34,6 +34,7 @@ constexpr size_t kReadBytes = size_t{64} * 1024;
 struct Socket {
   uint32_t inode = 0;
   uid_t uid = 0;
+  uint8_t slot = 0;
 };
 
 bool ask_for_sockets(int fd) {
@@ -54,18 +55,17 @@ bool ask_for_sockets(int fd) {
 bool is_slot(const nlmsghdr* message, Socket& to) {
   const auto* body = static_cast<const unix_diag_msg*>(NLMSG_DATA(message));
   to.inode = body->udiag_ino;
-  bool found = false;
   auto left = static_cast<int>(message->nlmsg_len - NLMSG_LENGTH(sizeof *body));
   const auto* attribute = reinterpret_cast<const rtattr*>(body + 1);
   for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
     const auto* data = static_cast<const char*>(RTA_DATA(attribute));
     const std::string_view value(data, RTA_PAYLOAD(attribute));
-    if (attribute->rta_type == UNIX_DIAG_NAME) found = is_slot_name(value);
+    if (attribute->rta_type == UNIX_DIAG_NAME) to.slot = slot_of_name(value);
     if (attribute->rta_type == kUidAttribute && value.size() == sizeof to.uid) {
       std::memcpy(&to.uid, data, sizeof to.uid);
     }
   }
-  return found;
+  return to.slot != 0;
 }
 
 std::vector<Socket> slot_sockets() {
@@ -113,7 +113,7 @@ std::vector<HeldSlot> held_slots() {
   std::unordered_map<uint32_t, size_t> by_inode;
   for (const Socket& socket : slot_sockets()) {
     by_inode[socket.inode] = held.size();
-    held.push_back({socket.uid, 0});
+    held.push_back({socket.uid, 0, socket.slot});
   }
   const Folder proc(::opendir("/proc"));
   while (const dirent* entry = proc ? ::readdir(proc.get()) : nullptr) {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@ namespace verbena::host {
 struct HeldSlot {
   uid_t uid = 0;
   pid_t pid = 0;  // 0: not visible to this user
+  uint8_t slot = 0;
 };
 
 std::vector<HeldSlot> held_slots();

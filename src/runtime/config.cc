@@ -53,7 +53,7 @@ const core::CongestionAlgorithm* parse_congestion(const std::string& value) {
     names += std::string(names.empty() ? "use " : ", ") + std::string(algorithm.name) + " (" +
              std::string(algorithm.meaning) + ")";
   }
-  if (!value.empty()) warn("VERBENA_CONGESTION", value, names.c_str());
+  if (!value.empty()) warn("VERBENA_CC", value, names.c_str());
   return &core::kDefaultCongestionAlgorithm;
 }
 
@@ -81,6 +81,18 @@ void number(const char* name, uint32_t max, const char* wanted, uint32_t& value)
   value = static_cast<uint32_t>(n);
 }
 
+// A byte, decimal or hexadecimal as other programs write a traffic class.
+uint8_t parse_tos(const std::string& value) {
+  if (value.empty()) return 0;
+  char* end = nullptr;
+  const unsigned long n = std::strtoul(value.c_str(), &end, 0);
+  if (value[0] >= '0' && value[0] <= '9' && *end == 0 && n <= UINT8_MAX)
+    return static_cast<uint8_t>(n);
+  warn("VERBENA_TOS", value,
+       "use a number from 0 to 255; the upper six bits are the DSCP, so DSCP 26 is 104");
+  return 0;
+}
+
 Config read() {
   Config c;
   c.devices = text("VERBENA_DEVICES");
@@ -90,7 +102,8 @@ Config read() {
   c.pcap = text("VERBENA_PCAP");
   c.steering = is_on("VERBENA_STEERING");
   c.extensions = is_on("VERBENA_EXTENSIONS");
-  c.congestion = parse_congestion(text("VERBENA_CONGESTION"));
+  c.congestion = parse_congestion(text("VERBENA_CC"));
+  c.tos = parse_tos(text("VERBENA_TOS"));
   c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
   c.datapath = parse_datapath(text("VERBENA_DATAPATH"), c.datapath);
   number("VERBENA_LANES", 64, "use a number of lanes up to 64", c.lanes);

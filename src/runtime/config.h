@@ -6,6 +6,7 @@
 
 #include "base/time.h"
 #include "core/congestion/congestion_control.h"
+#include "wire/traffic_class.h"
 
 namespace verbena::runtime {
 
@@ -26,7 +27,7 @@ struct Config {
   // VERBENA_EXTENSIONS: off makes two Verbenas speak standard RoCE to each other, to read captures
   // or to test standard behaviour.
   bool extensions = true;
-  // VERBENA_CONGESTION: the congestion control of the wire, by its name, to compare algorithms on a
+  // VERBENA_CC: the congestion control of the wire, by its name, to compare algorithms on a
   // network.
   const core::CongestionAlgorithm* congestion = &core::kDefaultCongestionAlgorithm;
   // VERBENA_POLL: "hybrid" or "hybrid:MICROSECONDS" busy-polls for this time before it sleeps on a
@@ -36,7 +37,16 @@ struct Config {
   // measurements, captures and diagnosis.
   DatapathChoice datapath = DatapathChoice::SharedMemory;
   uint32_t lanes = 0;  // VERBENA_LANES: at most so many lanes per device; 0: one per processor
+  // VERBENA_TOS: the traffic class of queue pairs and address handles that have none of their own,
+  // so that switches put RoCE into its class. Only the DSCP bits count.
+  uint8_t tos = 0;
   uint32_t receive_buffer = 4u << 20;  // VERBENA_RCVBUF: SO_RCVBUF; small values for tests
+
+  // The traffic class of a path, for the one that the program asked for and an ECN field.
+  uint8_t traffic_class(uint8_t requested, uint8_t ecn) const {
+    const uint8_t dscp = wire::dscp_of(requested);
+    return static_cast<uint8_t>((dscp != 0 ? dscp : wire::dscp_of(tos)) | ecn);
+  }
 };
 
 // Reads the environment once per process; the child of a fork keeps the parent's values.

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <sstream>
+
+#include "host/slot_holders.h"
 
 namespace verbena::runtime {
 namespace {
@@ -54,6 +57,26 @@ std::vector<host::SlotReport> query_counters(Duration timeout) {
   }
   std::erase_if(reports, is_further_lane);
   return reports;
+}
+
+SilentProcesses silent_processes(const std::vector<host::SlotReport>& reports) {
+  SilentProcesses silent;
+  if (std::ranges::none_of(reports, [](const auto& r) { return r.pid == 0; })) return silent;
+  const std::vector<host::HeldSlot> held = host::held_slots();
+  std::set<pid_t> pids;
+  for (const host::SlotReport& report : reports) {
+    if (report.pid != 0) continue;
+    const auto holder = std::ranges::find(held, report.slot, &host::HeldSlot::slot);
+    if (holder == held.end()) continue;  // it has ended meanwhile
+    if (holder->pid == 0) {
+      ++silent.unseen_slots;
+    } else {
+      pids.insert(holder->pid);
+    }
+  }
+  for (const host::SlotReport& report : reports) pids.erase(report.pid);  // a lane replied
+  silent.seen = pids.size();
+  return silent;
 }
 
 }  // namespace verbena::runtime

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
-#include "base/pause.h"
+#include "base/spin_lock.h"
 #include "runtime/config.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
@@ -211,13 +211,8 @@ void Lane::await_lookups(bool within_turn) {
     return lock_.unlock();
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);  // see resume_lookups()
-  for (int i = 0; !lock_.try_lock(); ++i) {
+  for (SpinWait wait; !lock_.try_lock(); wait.pause()) {
     if (lookups_paused_.load(std::memory_order_acquire)) return;
-    if (i < 100) {
-      pause_cpu();
-    } else {
-      sched_yield();
-    }
   }
   lock_.unlock();
 }

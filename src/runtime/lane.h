@@ -146,6 +146,11 @@ class alignas(64) Lane final : private BackgroundThread::Body {
     }
   }
   void wake_thread() { thread_.wake(); }
+  // Another lane has overrun a completion queue that this one may use. Any thread.
+  void report_overrun() {
+    overrun_reported_.store(true, std::memory_order_release);
+    thread_.wake();
+  }
   // Memory ran out, and a packet or message was dropped.
   void on_exhaustion();
   // Logs why packets to a process of this host do not go through shared memory.
@@ -182,6 +187,7 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   void do_housekeeping(const BackgroundThread::Wakeup& wakeup);
   bool work(const BackgroundThread::Wakeup& wakeup);
   bool turn_until_quiet();
+  void handle_overrun();
   void yield_lock();
   void wait_for_memory();
 
@@ -192,6 +198,7 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   const size_t index_;
   uint8_t slot_ = 0;
   std::atomic<bool> lookups_paused_{false};
+  std::atomic<bool> overrun_reported_{false};  // by another lane
   alignas(64) LaneLock lock_;
   std::atomic<bool> abandoned_{false};
   LaneDatapath datapath_;

@@ -76,6 +76,7 @@ BackgroundThread::Wakeup Lane::sleep_in_background() {
 void Lane::do_housekeeping(const BackgroundThread::Wakeup& wakeup) {
   if (datapath_.local != nullptr) datapath_.local->disarm();
   owner_.on_wakeup(*this, wakeup);
+  handle_overrun();
   if (const auto warning = datapath_.wire->take_warning()) {
     log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
   }
@@ -116,9 +117,21 @@ bool Lane::turn_until_quiet() {
                                       turned_at_ - quiet_since)) {
       break;
     }
-    if (!more || i % kTurnsPerLock == 0) yield_lock();
+    if (!more || i % kTurnsPerLock == 0) {
+      handle_overrun();
+      yield_lock();
+    }
   }
   return found;
+}
+
+void Lane::handle_overrun() {
+  if (!overrun_reported_.load(std::memory_order_relaxed)) return;
+  overrun_reported_.exchange(false, std::memory_order_acquire);
+  const Instant at = clock_.now();
+  engine_->fail_overrun(at);
+  deliver();
+  transmit(at);
 }
 
 void Lane::yield_lock() {

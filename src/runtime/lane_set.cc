@@ -42,15 +42,12 @@ Lane& CqLanes::lock_home() const {
 }
 
 void CqLanes::each_other(const std::function<void(Lane&)>& visit) const {
-  LaneSet& lanes = home().lanes();
-  const uint64_t others = others_.load(std::memory_order_acquire);
-  for (size_t i = 0; i < LaneSet::kMaxLanes; ++i) {
-    if ((others >> i & 1) != 0) visit(lanes.at(i));
-  }
+  home().lanes().each_of(others_, visit);
 }
 
 void CqLanes::add(const Lane& other) {
-  others_.fetch_or(uint64_t{1} << other.index(), std::memory_order_release);
+  others_.add(other);
+  if (of_channel_ != nullptr) of_channel_->add(other);
 }
 
 LaneSet::LaneSet(const DeviceInfo& device, LaneOwner& owner, core::MemoryRegistry& memory)

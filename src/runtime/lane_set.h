@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,11 +19,31 @@
 
 namespace verbena::runtime {
 
+// Some of the lanes of a LaneSet. Lanes are only added. Any thread.
+class LaneIndices {
+ public:
+  void add(const Lane& lane) {
+    bits_.fetch_or(uint64_t{1} << lane.index(), std::memory_order_release);
+  }
+  bool empty() const { return bits_.load(std::memory_order_acquire) == 0; }
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (uint64_t left = bits_.load(std::memory_order_acquire); left != 0; left &= left - 1) {
+      visit(static_cast<size_t>(std::countr_zero(left)));
+    }
+  }
+
+ private:
+  std::atomic<uint64_t> bits_{0};
+};
+
 // The lanes that have queue pairs of one completion queue. Most have one.
 class CqLanes {
  public:
-  // `first` polls for a queue without queue pairs.
-  explicit CqLanes(Lane& first) : home_(&first) {}
+  // `first` polls for a queue without queue pairs. `of_channel`: the lanes of all queues of its
+  // completion channel; null: it has none.
+  explicit CqLanes(Lane& first, LaneIndices* of_channel = nullptr)
+      : home_(&first), of_channel_(of_channel) {}
 
   Lane& home() const { return *home_.load(std::memory_order_acquire); }
   // Takes the lock of the lane that the queue belongs to, which changes once.
@@ -31,7 +52,7 @@ class CqLanes {
   // ibv_poll_cq found nothing: takes one bounded turn of each lane, unless another thread is in it.
   void turn_for_poller() const {
     home().turn_for_poller();
-    if (others_.load(std::memory_order_acquire) != 0) [[unlikely]]
+    if (!others_.empty()) [[unlikely]]
       each_other([](Lane& lane) { lane.turn_for_poller(); });
   }
   void each_other(const std::function<void(Lane&)>& visit) const;
@@ -41,13 +62,15 @@ class CqLanes {
   void bind(Lane& home) {
     home_.store(&home, std::memory_order_release);
     bound_ = true;
+    if (of_channel_ != nullptr) of_channel_->add(home);
   }
   void add(const Lane& other);
 
  private:
   std::atomic<Lane*> home_;
-  std::atomic<uint64_t> others_{0};  // bit set of lane indices
-  bool bound_ = false;               // a queue pair was created with it
+  LaneIndices others_;
+  LaneIndices* const of_channel_;
+  bool bound_ = false;  // a queue pair was created with it
 };
 
 class LaneSet {
@@ -66,6 +89,10 @@ class LaneSet {
   template <typename Visit>
   void each(Visit visit) {
     for (size_t i = 0, n = size(); i < n; ++i) visit(*lanes_[i]);
+  }
+  template <typename Visit>
+  void each_of(const LaneIndices& some, Visit visit) {
+    some.each([&](size_t index) { visit(*lanes_[index]); });
   }
   // The lane of a queue pair's number.
   Lane& of(wire::Qpn qpn);

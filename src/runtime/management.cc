@@ -121,15 +121,15 @@ void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t 
 
 void Management::to_agent(const core::ManagementDatagram& datagram, bool slot_is_unclaimed,
                           Instant at) {
-  constexpr uint8_t kDscpBits = 0xFC;  // the ECN bits belong to this datagram only
-  const cm::ReceivedMad mad{
-      .source = datagram.meta.source,
-      .destination = datagram.meta.destination,
-      .bytes = datagram.mad(),
-      .traffic_class = static_cast<uint8_t>(datagram.meta.traffic_class & kDscpBits),
-      .slot_is_unclaimed = slot_is_unclaimed,
-      .from_watched_host = may_be_stale(datagram.mad()) && departures_fd() >= 0 &&
-                           is_this_host(datagram.meta.source)};
+  const cm::ReceivedMad mad{.source = datagram.meta.source,
+                            .destination = datagram.meta.destination,
+                            .bytes = datagram.mad(),
+                            // The ECN bits belong to this datagram only.
+                            .traffic_class = wire::dscp_of(datagram.meta.traffic_class),
+                            .slot_is_unclaimed = slot_is_unclaimed,
+                            .from_watched_host = may_be_stale(datagram.mad()) &&
+                                                 departures_fd() >= 0 &&
+                                                 is_this_host(datagram.meta.source)};
   const cm::Counters before = agent_.counters();
   agent_.on_mad(mad, at);
   if (log_enabled(LogLevel::Info)) explain_refusal(mad, before, at);

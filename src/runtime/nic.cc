@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/exhaustion.h"
@@ -15,12 +16,6 @@
 #include "runtime/process.h"
 
 namespace verbena::runtime {
-namespace {
-
-// How long a process that ends waits for its last packets to leave.
-constexpr Duration kExitTimeout = milliseconds(100);
-
-}  // namespace
 
 Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
   lock_process();
@@ -89,11 +84,10 @@ void Nic::abandon_in_child() {
   for (EventChannel* channel : listeners_) channel->abandon();
 }
 
-void Nic::transmit_at_exit() {
+void Nic::transmit_at_exit(Instant until) {
   if (is_abandoned()) return;
-  const Instant until = runtime::now() + kExitTimeout;
   lanes_.each([&](Lane& lane) {
-    if (!lock_within(lane.mutex(), kExitTimeout)) return;
+    if (!lock_until(lane.mutex(), until)) return;
     const bool is_first = &lane == &lanes_.first();
     if (is_first && management_ != nullptr) management_->disconnect_all(runtime::now());
     do {
@@ -149,6 +143,11 @@ void Nic::deliver_events(Lane& lane) {
         [&] { log(LogLevel::Info, "%s: %s", device_.name.c_str(), describe(failure).c_str()); });
   }
   state.failures.clear();
+  if (std::exchange(state.shared_overrun, false)) {
+    lanes_.each([&](Lane& other) {
+      if (&other != &lane) other.report_overrun();
+    });
+  }
   for (const wire::PathId path : state.paths.idle()) lane.datapath().all->close_path(path);
   state.paths.idle().clear();
 }

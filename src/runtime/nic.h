@@ -98,16 +98,8 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   void forget_cq(core::CompletionQueue* cq);
 
   // --- data (lane.h, lane_set.h) ----------------------------------------------------------------
-  // The caller waits for something of any lane.
-  void turn_for_poller() {
-    lanes_.each([](Lane& lane) { lane.turn_for_poller(); });
-  }
   // The caller requests an event for the next completion and is about to sleep.
   void arm(const CqLanes& lanes, core::CompletionQueue& cq, core::Armed level);
-  // The caller is about to sleep on a completion channel.
-  void poller_sleeps() {
-    lanes_.each([](Lane& lane) { lane.poller_sleeps(); });
-  }
 
   // --- the port (nic_port.cc) -------------------------------------------------------------------
   const DeviceInfo& device() const override { return device_; }
@@ -125,8 +117,8 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   // Counters, one per line: "name value".
   std::string counters_text();
 
-  // The process ends: sends all pending packets.
-  void transmit_at_exit();
+  // The process ends: sends all pending packets, and waits until then at most.
+  void transmit_at_exit(Instant until);
 
   // Fork support: called by the process-wide handlers.
   void lock_for_fork() { lanes_.lock_for_fork(); }

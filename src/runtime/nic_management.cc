@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include "base/exhaustion.h"
+#include "runtime/config.h"
 #include "runtime/management.h"
 #include "runtime/nic.h"
 #include "runtime/process.h"
@@ -93,7 +94,9 @@ Status Nic::listen_everywhere() {
 }
 
 Result<wire::PathId> Nic::open_management_path(const wire::Route& route) {
-  auto path = lanes_.first().datapath().all->open_path(route);
+  wire::Route classed = route;
+  classed.traffic_class = config().traffic_class(route.traffic_class, 0);
+  auto path = lanes_.first().datapath().all->open_path(classed);
   return path.ok() ? reference(path.value()) : path;
 }
 

@@ -8,6 +8,8 @@
 #include "runtime/log.h"
 #include "runtime/nic.h"
 
+#include "host/local_address.h"
+
 namespace verbena::runtime {
 
 Result<core::QueuePair*> Nic::create_qp(const core::QpConfig& config, Owner* owner) {
@@ -84,11 +86,14 @@ Result<wire::Gid> Nic::source_for(const core::AddressVector& address) const {
 
 Result<wire::PathId> Nic::open_path(Lane& lane, const core::AddressVector& address,
                                     const wire::Gid& source, wire::Qpn peer) {
+  // Nothing slows a sender of datagrams down when they are marked (UD has no connected peer).
+  const bool ecn_capable = peer != wire::Qpn() && core::is_ecn_capable(*config().congestion);
   auto path = lane.datapath().all->open_path(
       {.source = source,
        .destination = address.destination,
        .peer = peer,
-       .traffic_class = address.traffic_class,
+       .traffic_class =
+           config().traffic_class(address.traffic_class, ecn_capable ? wire::kEct0 : uint8_t{0}),
        .hop_limit = address.hop_limit != 0 ? address.hop_limit : uint8_t{64},
        .flow_label = address.flow_label});
   if (!path.ok()) log(LogLevel::Error, "%s: %s", device_.name.c_str(), path.error().why);
@@ -218,6 +223,8 @@ Status Nic::set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& 
   attr.path = path.value();
   attr.source_gid = source.value();
   attr.path_packet_bytes = lane.datapath().all->packet_bytes(path.value());
+  attr.is_on_this_host =
+      host::is_local(host::local_address(attr.address.destination, device_.interface_index));
   return {};
 }
 

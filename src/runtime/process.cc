@@ -46,9 +46,12 @@ Process& process() {
 
 // A program may exit without destroying its queue pairs: sends the delayed ACKs of its peers.
 [[gnu::destructor]] void transmit_before_exit() {
+  constexpr Duration kTimeout = milliseconds(100);  // of all locks and lanes together
   Process* const p = made;
-  if (p == nullptr || !lock_within(p->mutex, milliseconds(100))) return;
-  for (const OpenNic& open : p->nics) open.nic->transmit_at_exit();
+  if (p == nullptr) return;
+  const Instant until = now() + kTimeout;
+  if (!lock_until(p->mutex, until)) return;
+  for (const OpenNic& open : p->nics) open.nic->transmit_at_exit(until);
   p->mutex.unlock();
 }
 
@@ -98,8 +101,7 @@ void unregister_nic(const Nic* nic) {
   std::erase_if(process().nics, [&](const OpenNic& open) { return open.nic == nic; });
 }
 
-bool succeed_within(Duration timeout, const std::function<bool()>& attempt) {
-  const Instant until = now() + timeout;
+bool succeed_until(Instant until, const std::function<bool()>& attempt) {
   while (!attempt()) {
     if (now() >= until) return false;
     const timespec pause{0, 50'000};

@@ -22,11 +22,11 @@ void lock_process();
 void unlock_process();
 
 // Bounded waits, for callers that must not deadlock: exit() may be called by a thread that holds
-// the lock.
-bool succeed_within(Duration timeout, const std::function<bool()>& attempt);
+// the lock. At least one attempt is made.
+bool succeed_until(Instant until, const std::function<bool()>& attempt);
 template <typename Mutex>
-bool lock_within(Mutex& mutex, Duration timeout) {
-  return succeed_within(timeout, [&] { return mutex.try_lock(); });
+bool lock_until(Mutex& mutex, Instant until) {
+  return succeed_until(until, [&] { return mutex.try_lock(); });
 }
 
 // 64 random bits from the kernel.

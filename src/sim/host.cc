@@ -201,9 +201,10 @@ wire::RxMeta Host::addressing(const Host& from, const wire::Gid& destination) {
           .hop_limit = static_cast<uint8_t>(60 + from.id())};
 }
 
-void Host::deliver(Bytes packet, HostId from, const wire::Gid& destination) {
+void Host::deliver(Bytes packet, HostId from, const wire::Gid& destination, bool marked) {
   arrived_.push_back({std::move(packet), addressing(world_.host(from), destination)});
   arrived_.back().meta.own = from == id_;
+  if (marked) arrived_.back().meta.traffic_class |= wire::kCe;
   wake();
 }
 

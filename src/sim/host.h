@@ -75,7 +75,8 @@ class Host {
   uint32_t packet_bytes(const Host& peer) const;
 
   // Packets wait for the next turn. A paused host takes no turns.
-  void deliver(Bytes packet, HostId from, const wire::Gid& destination);
+  // `marked`: with an ECN mark.
+  void deliver(Bytes packet, HostId from, const wire::Gid& destination, bool marked);
   // The IP header fields of a packet from `from`.
   static wire::RxMeta addressing(const Host& from, const wire::Gid& destination);
   void set_paused(bool paused);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "wire/opcode.h"
 
 namespace verbena::sim {
 namespace {
@@ -61,45 +62,53 @@ std::vector<Network::Delivery> Network::transmit(HostId from, HostId to, Bytes p
   trace_.add(packet);
 
   std::vector<Delivery> out;
-  const std::optional<Instant> leaves = leave_queue(link, packet.size(), now);
-  if (!leaves || link.faults.partitioned) {
+  const std::optional<Bottleneck::Passage> passage = leave_queue(link, to, packet, now);
+  if (!passage || link.faults.partitioned) {
     ++counts_.lost;
     return out;
   }
   if (prng_.chance(link.faults.hostile)) {
-    const Instant at = *leaves + travel_time(link.faults);
+    const Instant at = passage->leaves + travel_time(link.faults);
     out.push_back({at, mangle(packet)});
   }
   if (drop_rule_ && drop_rule_(from, to, packet)) {
     ++counts_.lost;
   } else {
-    deliver(link.faults, std::move(packet), *leaves, out);
+    deliver(link.faults, std::move(packet), *passage, out);
   }
   counts_.delivered += out.size();
   return out;
 }
 
-std::optional<Instant> Network::leave_queue(Link& link, size_t bytes, Instant now) {
-  const LinkFaults& f = link.faults;
-  if (f.bits_per_second == 0) return now;
+std::optional<Bottleneck::Passage> Network::leave_queue(Link& link, HostId to, const Bytes& packet,
+                                                        Instant now) {
   // IP, UDP, ICRC and Ethernet framing count on the wire as well.
-  const auto bits = static_cast<int64_t>((bytes + 70) * 8);
+  const uint64_t on_wire = packet.size() + 70;
+  if (const auto found = bottlenecks_.find(to); found != bottlenecks_.end()) {
+    return found->second->enqueue(on_wire, is_ecn_capable(packet), now);
+  }
+  const LinkFaults& f = link.faults;
+  if (f.bits_per_second == 0) return Bottleneck::Passage{now};
   const Instant start = std::max(now, link.busy_until);
   const auto queued_bytes =
       static_cast<uint64_t>((start - now).ns) * f.bits_per_second / 8 / 1000000000u;
   if (queued_bytes > f.queue_bytes) return std::nullopt;
+  const auto bits = static_cast<int64_t>(on_wire * 8);
   link.busy_until =
       start + nanoseconds(bits * 1000000000 / static_cast<int64_t>(f.bits_per_second));
-  return link.busy_until;
+  return Bottleneck::Passage{link.busy_until};
 }
 
 // Carries out the fault of a packet, if it has one.
-void Network::deliver(const LinkFaults& link, Bytes packet, Instant leaves,
+void Network::deliver(const LinkFaults& link, Bytes packet, const Bottleneck::Passage& passage,
                       std::vector<Delivery>& out) {
+  Instant leaves = passage.leaves;
   const PacketFault fault = link.packet.draw(prng_);
   counts_.faults.add(fault);
+  const bool marked = passage.marked || (fault == PacketFault::Mark && is_ecn_capable(packet));
   switch (fault) {
     case PacketFault::None:
+    case PacketFault::Mark:
       break;
     case PacketFault::Loss:
     case PacketFault::Corrupt:  // simulated packets have no ICRC that could be wrong
@@ -116,7 +125,13 @@ void Network::deliver(const LinkFaults& link, Bytes packet, Instant leaves,
                             prng_.below(kMaxDelays * static_cast<uint64_t>(link.delay.ns) + 1)));
       break;
   }
-  out.push_back({leaves + travel_time(link), std::move(packet)});
+  out.push_back({leaves + travel_time(link), std::move(packet), marked});
+}
+
+bool Network::is_ecn_capable(const Bytes& packet) {
+  if (packet.empty()) return false;
+  const wire::OpcodeInfo& op = wire::info_of(std::to_integer<uint8_t>(packet[0]));
+  return op.valid() && op.transport != wire::Transport::Ud && op.transport != wire::Transport::Cnp;
 }
 
 Duration Network::travel_time(const LinkFaults& link) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "sim/bottleneck.h"
 #include "sim/faults.h"
 #include "sim/trace.h"
 #include "wire/identifiers.h"
@@ -38,6 +39,7 @@ class Network {
   struct Delivery {
     Instant at;
     Bytes bytes;
+    bool marked = false;  // ECN
   };
 
   Network(Prng& prng, Trace& trace) : prng_(prng), trace_(trace) {}
@@ -45,6 +47,8 @@ class Network {
   LinkFaults& link(HostId from, HostId to) { return find(from, to).faults; }
   // The faults of links without faults of their own. Set before the first packet.
   LinkFaults& defaults() { return defaults_; }
+  // All packets to this host pass `bottleneck` first, which outlives the run.
+  void set_bottleneck(HostId to, Bottleneck* bottleneck) { bottlenecks_[to] = bottleneck; }
   // Ends the faults of all links; bandwidth and delay stay.
   void heal();
   void set_drop_rule(DropRule rule) { drop_rule_ = std::move(rule); }
@@ -56,6 +60,8 @@ class Network {
   // An attacker's modification of a packet.
   Bytes mangle(const Bytes& packet);
 
+  // Simulated packets have no IP header. Datagrams and CNPs are not ECN-capable.
+  static bool is_ecn_capable(const Bytes& packet);
   static wire::Gid gid_of(HostId host);
   static wire::Gid gid_of_group(uint32_t group);
 
@@ -67,14 +73,17 @@ class Network {
   Link& find(HostId from, HostId to);
   std::vector<Delivery> transmit(HostId from, HostId to, Bytes packet, Instant now);
   // When a packet has left the link's queue; nothing: the queue is full.
-  static std::optional<Instant> leave_queue(Link& link, size_t bytes, Instant now);
-  void deliver(const LinkFaults& link, Bytes packet, Instant leaves, std::vector<Delivery>& out);
+  std::optional<Bottleneck::Passage> leave_queue(Link& link, HostId to, const Bytes& packet,
+                                                 Instant now);
+  void deliver(const LinkFaults& link, Bytes packet, const Bottleneck::Passage& passage,
+               std::vector<Delivery>& out);
   Duration travel_time(const LinkFaults& link);
 
   Prng& prng_;
   Trace& trace_;
   LinkFaults defaults_;
   std::map<std::pair<HostId, HostId>, Link> links_;
+  std::map<HostId, Bottleneck*> bottlenecks_;
   DropRule drop_rule_;
   TamperRule tamper_rule_;
   NetworkCounts counts_;

@@ -15,7 +15,8 @@ class WorkloadRun {
       : world_(seed),
         hostile_(hostile),
         shares_memory_(shares_memory(seed)),
-        has_lanes_(has_lanes(seed)) {
+        has_lanes_(has_lanes(seed)),
+        mark_probability_(mark_probability(seed)) {
     world_.network().set_tamper_rule(std::move(tamper));
   }
 
@@ -58,6 +59,7 @@ class WorkloadRun {
     faults.bits_per_second = pick<uint64_t>(r, {0, 1000000000, 10000000000, 100000000000});
     faults.queue_bytes = pick<uint64_t>(r, {100000, 1000000});
     if (hostile_) faults.hostile = pick(r, {0.01, 0.2});
+    faults.packet.mark = mark_probability_;
     world_.network().defaults() = faults;
 
     WorkloadShape shape;
@@ -223,6 +225,7 @@ class WorkloadRun {
   bool hostile_;
   bool shares_memory_;
   bool has_lanes_;
+  double mark_probability_;
   bool links_may_end_ = false;
   Report report_;
   std::optional<Workload> workload_;
@@ -290,6 +293,17 @@ bool has_lanes(uint64_t seed) {
       break;
   }
   return false;
+}
+
+double mark_probability(uint64_t seed) {
+  switch (seed / 10 % 7) {
+    case 3:
+      return 0.01;
+    case 4:
+      return 0.3;
+    default:
+      return 0;
+  }
 }
 
 RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper) {

@@ -46,6 +46,8 @@ bool shares_memory(uint64_t seed);
 // Whether some processes of this seed's run may have several lanes. The run is otherwise the same
 // as without lanes: choices about lanes have a source of randomness of their own.
 bool has_lanes(uint64_t seed);
+// How often the network marks a packet (ECN). Not drawn, so that other seeds keep their traces.
+double mark_probability(uint64_t seed);
 RunResult run_seed(uint64_t seed);
 // With a tamper rule, problems are expected.
 RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper = {});

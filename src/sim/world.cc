@@ -38,9 +38,10 @@ void World::send(HostId from, wire::PathId path, Bytes packet) {
 
 void World::send_to(HostId from, HostId to, const wire::Gid& destination, Bytes packet) {
   for (Network::Delivery& d : network_.send(from, to, std::move(packet), now_)) {
-    at(d.at, [this, from, to, destination, bytes = std::move(d.bytes)]() mutable {
-      hosts_[to]->deliver(std::move(bytes), from, destination);
-    });
+    at(d.at,
+       [this, from, to, destination, bytes = std::move(d.bytes), marked = d.marked]() mutable {
+         hosts_[to]->deliver(std::move(bytes), from, destination, marked);
+       });
   }
 }
 

@@ -76,7 +76,10 @@ const std::vector<ShownCounter>& shown_counters() {
       {"hw_counters/retry_exceeded_err", {"retry_exceeded"}},
       {"hw_counters/retry_rnr_exceeded_err", {"rnr_retry_exceeded"}},
       {"hw_counters/rx_icrc_encapsulated", {"udp_icrc_errors"}},
-      {"hw_counters/rp_cnp_handled", {"cnp_received"}},
+      {"hw_counters/np_cnp_sent", {"np_cnp_sent"}},
+      {"hw_counters/np_ecn_marked_roce_packets", {"np_ecn_marked_roce_packets"}},
+      {"hw_counters/rp_cnp_handled", {"rp_cnp_handled"}},
+      {"hw_counters/rp_cnp_ignored", {"rp_cnp_ignored"}},
   };
   return all;
 }

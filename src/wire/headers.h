@@ -14,6 +14,11 @@ namespace verbena::wire {
 
 inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 
+// The word of the BTH that differs between the packets of a run.
+inline constexpr size_t kBthFlagsOffset = 8;
+inline constexpr uint32_t kBthAckRequestBit = 0x80000000u;
+inline constexpr uint32_t kBthPsnBits = 0xFFFFFFu;
+
 // Base transport header, 12 bytes:
 //   0 opcode | 1 SE:1 M:1 pad:2 tver:4 | 2..3 pkey | 4 FECN:1 BECN:1 resv:6 | 5..7 destination QP
 //   8 A:1 resv:7 | 9..11 PSN

@@ -64,14 +64,10 @@ inline uint32_t icrc_prefix_with_id(uint32_t prefix, uint32_t id) {
   return prefix ^ kIcrcIdEffects[id];
 }
 
-// Continues a prefix over a BTH and the bytes behind it. `bth` (at least 12 bytes) is modified and
-// restored, so it must lie in Verbena's own memory.
+// Continues a prefix over a BTH and the bytes behind it. `bth` (at least 12 bytes) may be modified
+// and restored, so it must lie in Verbena's own memory.
 inline uint32_t icrc_over_bth(uint32_t prefix, std::span<std::byte> bth) {
-  const std::byte reserved = bth[kBthReservedOffset];
-  bth[kBthReservedOffset] = std::byte{0xFF};
-  const uint32_t crc = crc32(prefix, bth);
-  bth[kBthReservedOffset] = reserved;
-  return crc;
+  return crc32_with_ones(prefix, bth, kBthReservedOffset);
 }
 
 // The ICRC is the only little-endian number on the wire.

@@ -108,6 +108,7 @@ inline constexpr uint8_t kAtomicEthBytes = 28;
 inline constexpr uint8_t kAtomicAckEthBytes = 8;
 inline constexpr uint8_t kImmediateBytes = 4;
 inline constexpr uint8_t kInvalidateBytes = 4;
+inline constexpr uint8_t kCnpReservedBytes = 16;  // all zero, behind the BTH of a CNP
 inline constexpr uint8_t kIcrcBytes = 4;
 
 constexpr bool is_one_of(uint8_t operation, std::initializer_list<Opcode> opcodes) {
@@ -259,7 +260,8 @@ inline constexpr std::array<OpcodeInfo, 256> kOpcodes = [] {
   OpcodeInfo& cnp = table[static_cast<uint8_t>(Opcode::Cnp)];
   cnp.transport = Transport::Cnp;
   cnp.verb = Verb::Cnp;
-  cnp.header_bytes = kBthBytes + 16;  // 16 reserved bytes follow the BTH
+  cnp.has_rare_headers = true;
+  cnp.header_bytes = kBthBytes + kCnpReservedBytes;
   return table;
 }();
 

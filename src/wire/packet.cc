@@ -2,6 +2,8 @@
 // AtomicETH or AETH, then the others.
 #include "wire/packet.h"
 
+#include <cstring>
+
 namespace verbena::wire {
 
 void load_all_extensions(Packet& p, const std::byte* at) {
@@ -72,6 +74,7 @@ void store_all_extensions(const Packet& p, std::byte* at) {
     at += kImmediateBytes;
   }
   if (op.has_invalidate) store_be32(at, p.invalidate_rkey);
+  if (op.verb == Verb::Cnp) std::memset(at, 0, kCnpReservedBytes);
 }
 
 }  // namespace verbena::wire

@@ -33,6 +33,7 @@ struct Packet {
   bool in_window = false;               // see TxPacket
   bool last = false;                    // see TxPacket
   bool ends_batch = false;              // see TxPacket
+  bool ecn_capable = true;              // see TxPacket
   OptionalPsn piggyback;                // sent only: a piggybacked ACK, in front of the payload
 
   // `bytes` runs from the BTH to the padding, without the ICRC. The result points into it.

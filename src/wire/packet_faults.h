@@ -15,14 +15,15 @@ namespace verbena::wire {
 
 // fault, name (as users write it), counter, meaning of the counter (shown to users)
 // A reordered packet is overtaken by later ones. A corrupted packet is dropped, as the ICRC check
-// drops it.
+// drops it. Only an ECN-capable packet is marked; another one arrives as it is.
 #define VERBENA_PACKET_FAULTS(X)                                                                  \
   X(Loss, loss, "fault_packets_lost", "packets lost on purpose (VERBENA_FAULTS)")                 \
   X(Duplicate, duplicate, "fault_packets_duplicated",                                             \
     "packets duplicated on purpose (VERBENA_FAULTS)")                                             \
   X(Reorder, reorder, "fault_packets_reordered", "packets reordered on purpose (VERBENA_FAULTS)") \
   X(Corrupt, corrupt, "fault_packets_corrupted", "packets corrupted on purpose (VERBENA_FAULTS)") \
-  X(Delay, delay, "fault_packets_delayed", "packets delayed on purpose (VERBENA_FAULTS)")
+  X(Delay, delay, "fault_packets_delayed", "packets delayed on purpose (VERBENA_FAULTS)")         \
+  X(Mark, mark, "fault_packets_marked", "packets marked (ECN) on purpose (VERBENA_FAULTS)")
 
 enum class PacketFault : uint8_t {
   None,

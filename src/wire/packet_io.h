@@ -9,17 +9,18 @@
 
 #include "wire/identifiers.h"
 #include "wire/psn.h"
+#include "wire/traffic_class.h"
 
 namespace verbena::wire {
 
-// A datapath's handle for its route to one peer process.
+// A datapath's handle for its route to one lane of a peer.
 enum class PathId : uint32_t {};
 
 // The addressing that a path is opened with.
 struct Route {
   Gid source;
   Gid destination;
-  Qpn peer;  // its top byte names the peer process, for steering and GSO batches; kManagementQpn:
+  Qpn peer;  // its top byte names the peer's lane, for steering and GSO batches; kManagementQpn:
              // all processes of the destination
   uint8_t traffic_class = 0;  // DSCP and ECN bits, as in the IP header
   uint8_t hop_limit = 64;
@@ -34,6 +35,8 @@ struct RxMeta {
   uint8_t hop_limit = 0;
   bool own = false;        // a multicast packet that this process sent
   bool forwarded = false;  // another process of this host received it first
+
+  bool operator==(const RxMeta&) const = default;
 };
 
 // An ACK of all requests up to `psn`, without the other fields of a packet.
@@ -79,6 +82,27 @@ struct TxPacket {
   bool last = false;
   // A short packet that may end the GSO batch before it: no packet of another queue pair follows.
   bool ends_batch = false;
+  // False: the packet leaves without the ECN bits of its path (Not-ECT), for instance a CNP.
+  bool ecn_capable = true;
+};
+
+// Consecutive packets of one message to send. Their headers differ in the PSN, which counts up by
+// one, and in the A bit.
+struct TxRun {
+  static constexpr uint32_t kMaxPackets = 64;
+
+  // The first packet, except for its payload. The others have as many payload bytes, and no
+  // padding.
+  const TxPacket& first;
+  std::span<const std::byte> payload;  // of all packets
+  uint32_t count = 0;                  // at most kMaxPackets
+  uint64_t ack_requests = 0;           // bit i: packet i has the A bit
+
+  std::span<const std::byte> payload_of(uint32_t i) const {
+    return payload.subspan(size_t{i} * first.payload_bytes, first.payload_bytes);
+  }
+  // Changes the header of any packet of the run into that of packet `i`.
+  void store_header_of(uint32_t i, std::byte* header) const;
 };
 
 // The destination of an engine's packets. The owner flushes it after the turn. LocalPeer has the
@@ -88,8 +112,12 @@ class PacketSink {
   virtual ~PacketSink() = default;
   // The number of packets of the largest size that it can take now.
   virtual size_t room() const = 0;
+  // The number of packets of the path MTU that it can take now on this path: room() or more.
+  virtual size_t room_on(PathId) const { return room(); }
   // Takes one packet. Only called while room() > 0. The packet may still be lost.
   virtual void push(const TxPacket& packet) = 0;
+  // Takes the packets of a run, as push() does. Only called if room_on() >= run.count.
+  virtual void push_run(const TxRun& run);
   // Null: no path leads to a process of this host.
   LocalPeer* local_peer() const { return local_peer_; }
 

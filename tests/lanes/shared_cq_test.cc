@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <map>
@@ -168,43 +169,95 @@ TEST_F(SharedCq, WakesSleepersForEachLane) {
   expect_each_once();
 }
 
-// A queue pair of another lane fails with its next completion.
-TEST_F(LanesTest, OverrunFailsQueuePairsOfAllLanes) {
-  CqPtr cq = make_cq(context_.get(), 4);
-  QpPtr first = make_qp(pd_.get(), cq.get(), cq.get());
-  Endpoint first_peer(pd_.get()), second_peer(pd_.get());
-  QpPtr second = make_qp(pd_.get(), second_peer.cq.get(), cq.get());
-  ASSERT_NE(lane_of(first.get()), lane_of(second.get()));
-  connect_both(first.get(), first_peer.qp.get());
-  connect_both(second.get(), second_peer.qp.get());
-  Region region(pd_.get(), 4096);
-  for (uint64_t i = 0; i < 5; ++i) {
-    ASSERT_EQ(post(first.get(), IBV_WR_RDMA_WRITE, i, region.sge(0, 8), region.address(64),
-                   region.mr->rkey),
-              0);
+ibv_qp_state state_of(ibv_qp* qp) {
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  EXPECT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+  return attr.qp_state;
+}
+
+// A queue pair of the second lane overruns its completion queue, which other lanes use too.
+class SharedCqOverrun : public LanesTest {
+ protected:
+  void SetUp() override {
+    LanesTest::SetUp();
+    peer_ = Endpoint(pd_.get());  // in the first lane
+    cq_ = make_cq(context_.get(), 4);
+    filling_ = make_qp(pd_.get(), cq_.get(), cq_.get());
+    region_ = Region(pd_.get(), 4096);
+    ASSERT_NE(lane_of(filling_.get()), lane_of(peer_.qp.get()));
+    connect_both(filling_.get(), peer_.qp.get());
   }
-  ibv_async_event error = wait_for_async_event(context_.get());
-  ibv_ack_async_event(&error);
-  ibv_wc wc{};
-  while (ibv_poll_cq(cq.get(), 1, &wc) == 1) {  // there is room again
+  // No thread polls meanwhile.
+  void overrun() {
+    for (uint64_t i = 0; i < 5; ++i) {
+      ASSERT_EQ(post(filling_.get(), IBV_WR_RDMA_WRITE, i, region_.sge(0, 8), region_.address(64),
+                     region_.mr->rkey),
+                0);
+    }
   }
-  ASSERT_EQ(post_receive(second.get(), 9, region.sge(256, 64)), 0);
-  ASSERT_EQ(post(second_peer.qp.get(), IBV_WR_SEND, 9, region.sge(512, 64)), 0);
-  std::map<ibv_event_type, std::vector<uint32_t>> events{{error.event_type, {0}}};
-  for (int i = 0; i < 2; ++i) {
-    ibv_async_event event = wait_for_async_event(context_.get());
-    events[event.event_type].push_back(
-        event.event_type == IBV_EVENT_QP_FATAL ? event.element.qp->qp_num : 0);
-    ibv_ack_async_event(&event);
+  using Events = std::map<ibv_event_type, std::vector<const void*>>;
+  Events take_events(int count) {
+    Events events;
+    for (int i = 0; i < count; ++i) {
+      ibv_async_event event = wait_for_async_event(context_.get());
+      events[event.event_type].push_back(event.element.qp);
+      ibv_ack_async_event(&event);
+    }
+    return events;
   }
-  EXPECT_EQ(events[IBV_EVENT_CQ_ERR].size(), 1u);
+
+  Endpoint peer_;
+  CqPtr cq_;
+  QpPtr filling_;
+  Region region_;
+};
+
+TEST_F(SharedCqOverrun, FailsIdleQueuePairsOfOtherLanes) {
+  Endpoint idle_peer(pd_.get());
+  QpPtr idle = make_qp(pd_.get(), idle_peer.cq.get(), cq_.get());
+  ASSERT_NE(lane_of(filling_.get()), lane_of(idle.get()));
+  connect_both(idle.get(), idle_peer.qp.get());
+  ASSERT_EQ(post_receive(idle.get(), 9, region_.sge(256, 64)), 0);
+  overrun();
+  Events events = take_events(3);
+  EXPECT_EQ(events[IBV_EVENT_CQ_ERR], std::vector<const void*>{cq_.get()});
   EXPECT_EQ(events[IBV_EVENT_QP_FATAL].size(), 2u);
-  for (const QpPtr* qp : {&first, &second}) {
-    ibv_qp_attr attr{};
-    ibv_qp_init_attr init{};
-    EXPECT_EQ(ibv_query_qp(qp->get(), &attr, IBV_QP_STATE, &init), 0);
-    EXPECT_EQ(attr.qp_state, IBV_QPS_ERR);
+  for (const QpPtr* qp : {&filling_, &idle}) {
+    EXPECT_EQ(std::ranges::count(events[IBV_EVENT_QP_FATAL], qp->get()), 1);
+    EXPECT_EQ(state_of(qp->get()), IBV_QPS_ERR);
   }
+  for (const Endpoint* other : {&peer_, &idle_peer}) {
+    EXPECT_EQ(state_of(other->qp.get()), IBV_QPS_RTS);
+  }
+}
+
+// Shared receive queues are in the first lane.
+TEST_F(SharedCqOverrun, RaisesSrqErrorForAnXrcQueue) {
+  ibv_xrcd_init_attr domain{};
+  domain.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  domain.fd = -1;
+  domain.oflags = O_CREAT;
+  ibv_xrcd* const xrcd = ibv_open_xrcd(context_.get(), &domain);
+  ASSERT_NE(xrcd, nullptr);
+  ibv_srq_init_attr_ex init{};
+  init.attr.max_wr = 4;
+  init.attr.max_sge = 1;
+  init.comp_mask =
+      IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+  init.srq_type = IBV_SRQT_XRC;
+  init.pd = pd_.get();
+  init.xrcd = xrcd;
+  init.cq = cq_.get();
+  ibv_srq* const srq = ibv_create_srq_ex(context_.get(), &init);
+  ASSERT_NE(srq, nullptr);
+  overrun();
+  Events events = take_events(3);
+  EXPECT_EQ(events[IBV_EVENT_CQ_ERR], std::vector<const void*>{cq_.get()});
+  EXPECT_EQ(events[IBV_EVENT_QP_FATAL], std::vector<const void*>{filling_.get()});
+  EXPECT_EQ(events[IBV_EVENT_SRQ_ERR], std::vector<const void*>{srq});
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+  EXPECT_EQ(ibv_close_xrcd(xrcd), 0);
 }
 
 }  // namespace

@@ -111,8 +111,12 @@ for setting in VERBENA_FAULTS=lose=0.1 VERBENA_PCAP=/nowhere/file.pcap; do
   grep -Eq "^verbena\[[0-9]+\]: $setting: " "$logs/setting" || fail "$setting: no reason is given"
 done
 # An unknown congestion control is ignored; the warning lists those that exist.
-VERBENA_CONGESTION=none "$tool" run -- ibv_devinfo -d verbena_lo >"$logs/setting" 2>&1 || fail "VERBENA_CONGESTION: status $?"
-grep -Eq '^verbena: VERBENA_CONGESTION=none is ignored: use aimd \(.*, fixed \(' "$logs/setting" ||
-  fail "VERBENA_CONGESTION=none: no warning"
+for tos in 256 -1 0x 8x DSCP; do
+  VERBENA_TOS=$tos "$tool" run -- ibv_devinfo -d verbena_lo >"$logs/setting" 2>&1 || fail "VERBENA_TOS: status $?"
+  grep -q "^verbena: VERBENA_TOS=$tos is ignored: use a number from 0 to 255" "$logs/setting" || fail "VERBENA_TOS=$tos: no warning"
+done
+VERBENA_CC=none "$tool" run -- ibv_devinfo -d verbena_lo >"$logs/setting" 2>&1 || fail "VERBENA_CC: status $?"
+grep -Eq '^verbena: VERBENA_CC=none is ignored: use delay \(.*, dcqcn \(.*, aimd \(.*, off \(' "$logs/setting" ||
+  fail "VERBENA_CC=none: no warning"
 note "ok bad settings"
 pass

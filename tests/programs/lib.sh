@@ -177,10 +177,10 @@ take_port() {
 
 # ------------------------------------------------------------------------------------ a second host
 
-# Another network namespace with a veth pair: this side has 192.0.2.1 and 2001:db8::1 on veth0, the other side
-# .2 and ::2. "${there[@]}" COMMAND runs a command there. The namespace exists until remove_second_host or the end of the script.
+# Another network namespace. "${there[@]}" COMMAND runs a command there. The namespace exists until
+# remove_second_host or the end of the script.
 there=()
-connect_second_host() {
+create_second_host() {
   local tries=100
   start second_host unshare -n sleep infinity
   while [ "$(readlink "/proc/${pids[second_host]}/ns/net")" = "$(readlink /proc/self/ns/net)" ]; do
@@ -188,6 +188,11 @@ connect_second_host() {
     sleep 0.05
   done
   there=(nsenter -t "${pids[second_host]}" -n)
+}
+
+# The same with a veth pair: this side has 192.0.2.1 and 2001:db8::1 on veth0, the other side .2 and ::2.
+connect_second_host() {
+  create_second_host
   ip link add veth0 type veth peer name veth0 netns "${pids[second_host]}"
   set_wire addrgenmode none
   set_wire up

@@ -64,6 +64,42 @@ for file in "$work"/*.pcap; do
   done
 done
 
+# ECN: data packets and ACKs are ECT(0). A peer without extensions gets a CNP (opcode 129) for packets that arrive
+# with a mark, which is Not-ECT; a Verbena gets BECN in the ACKs, except for its first packets. Byte 4 of the BTH
+# begins with FECN and BECN.
+no_packet() { # FILE FILTER MESSAGE
+  [ -z "$(decode "$1" -Y "$2")" ] || fail "$3"
+}
+some_packet() {
+  [ -n "$(decode "$1" -Y "$2")" ] || fail "$3"
+}
+for version in 0:ip.dsfield 1:ipv6.tclass; do
+  ecn=${version#*:}.ecn dscp=${version#*:}.dscp
+  # Shared memory has the ECN bits of a path only once, since it marks no packets by itself.
+  wrong_ecn=
+  [ "${VERBENA_DATAPATH:-shm}" = shm ] || wrong_ecn="$ecn != 0 ||"
+  rm -f "$work"/*.pcap
+  run_options=(--pcap "$work/%p.pcap" --faults mark=0.5)
+  export VERBENA_TOS=104
+  pair "marked packets, $ecn" ib_write_bw -d verbena_lo -x "${version%:*}" -F -s 65536 -n 100
+  check "marked packets, $ecn" "6 7 8 17 129" "$work"/*.pcap
+  for file in "$work"/*.pcap; do
+    no_packet "$file" "infiniband.bth.opcode != 129 && $ecn != 2 && $ecn != 3" "a packet is not ECN-capable"
+    no_packet "$file" "$dscp != 26" "a packet has another DSCP than that of VERBENA_TOS"
+    some_packet "$file" "infiniband.bth.opcode == 17 && udp.payload[4] == 40" "no ACK echoes a mark"
+  done
+  rm -f "$work"/*.pcap
+  export VERBENA_EXTENSIONS=off
+  pair "marked packets, $ecn, without extensions" ib_write_bw -d verbena_lo -x "${version%:*}" -F -s 65536 -n 100 --tclass=64
+  unset VERBENA_EXTENSIONS VERBENA_TOS
+  check "marked packets, $ecn, without extensions" "6 7 8 17 129" "$work"/*.pcap
+  for file in "$work"/*.pcap; do
+    no_packet "$file" "infiniband.bth.opcode == 129 && ($wrong_ecn $dscp != 16 || udp.payload[4] != 40 || infiniband.bth.psn != 0)" \
+      "a CNP is wrong"
+    no_packet "$file" "infiniband.bth.opcode == 17 && udp.payload[4] == 40" "an ACK echoes a mark without extensions"
+  done
+done
+
 # In a ping-pong a request piggybacks the ACK, four bytes before its payload.
 ping_pong=(ib_send_lat -d verbena_lo -x 0 -F -s 100 -n 500)
 captured "SENDs in a ping-pong" "4 17" "${ping_pong[@]}"

@@ -145,7 +145,7 @@ class Traffic {
       const Instant limit = now() + seconds(20);
       while (ends_[0].cq.poll(&c, 1) == 0) {
         if (now() > limit) return "no completion";
-        if (i % 2 == 0) nic_.turn_for_poller();
+        if (i % 2 == 0) nic_.lanes().first().turn_for_poller();
         if (i % 2 == 1) poll(nullptr, 0, 1);
       }
       if (c.status != core::WcStatus::Success) {

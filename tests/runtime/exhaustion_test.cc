@@ -74,7 +74,7 @@ TEST(ConnectionManager, DeliversAnEventAgainAfterAFailedAllocation) {
   ASSERT_TRUE(host.manager().connect(host.to(listen.service_id)).ok());
   for (int ms = 0; ms < 10'000 && sink.calls < 3; ++ms) poll(nullptr, 0, 1);
   EXPECT_EQ(sink.calls, 3);
-  host.nic().turn_for_poller();
+  host.nic().lanes().first().turn_for_poller();
   EXPECT_TRUE(host.nic().port().up);  // the lock is free
   host.manager().set_sink(&host);
 }

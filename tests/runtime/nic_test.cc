@@ -114,7 +114,7 @@ class NicTest : public ::testing::Test {
     core::Completion c;
     const Instant limit = now() + seconds(20);
     while (end.cq.poll(&c, 1) == 0) {
-      nic_->turn_for_poller();
+      nic_->lanes().first().turn_for_poller();
       if (now() > limit) {
         ADD_FAILURE() << "no completion";
         break;
@@ -201,7 +201,7 @@ TEST_F(NicTest, SendsTheDelayedAcksOfAPollerThatStopped) {
   const core::Sge sge{a_.address(), 64, a_.key};
   for (uint64_t i = 0; i < 300; ++i) {
     ASSERT_TRUE(post(from, write(sge, i)).ok());
-    for (uint64_t polls = 0; polls <= i % 3; ++polls) nic_->turn_for_poller();
+    for (uint64_t polls = 0; polls <= i % 3; ++polls) nic_->lanes().first().turn_for_poller();
     ASSERT_EQ(wait_passively(from).status, core::WcStatus::Success);
   }
   EXPECT_TRUE(nic_->destroy_qp(from.qp, nullptr).ok());
@@ -240,7 +240,7 @@ TEST_F(NicTest, SeveralThreadsPostAndPollAtOnce) {
           EXPECT_EQ(c.status, core::WcStatus::Success);
           ++done;
         } else {
-          nic_->turn_for_poller();
+          nic_->lanes().first().turn_for_poller();
         }
       }
     });
@@ -315,7 +315,7 @@ TEST_F(NicTest, ASlowPollerServesConnectingProcessesSoon) {
     const Instant until = now() + pause;
     while (now() < until) {
     }
-    nic_->turn_for_poller();
+    nic_->lanes().first().turn_for_poller();
   };
   for (int round = 0; round < 4; ++round) {
     const os::UniqueFd connecting = datapath::open_shm_socket();
@@ -393,7 +393,7 @@ TEST_F(NicTest, SendsNoProbeForAcksThatAreInTheSocket) {
     ASSERT_TRUE(post(*ends[0], write(sge, 1)).ok());
     acknowledge(1);
     datapath::run({&peer}, [&] {
-      nic_->turn_for_poller();
+      nic_->lanes().first().turn_for_poller();
       return !ends[0]->cq.empty();
     });
     ASSERT_EQ(wait_polling(*ends[0]).status, core::WcStatus::Success);

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -267,6 +268,27 @@ TEST(ShmDatapathTest, DropsPacketsWithAddressesOfOtherHosts) {
   a.shm->flush();
   EXPECT_TRUE(serve_until({&b}, [&] { return b.psns == std::vector<uint32_t>{2}; }));
   EXPECT_EQ(b.counter("shm_dropped"), 1u);
+}
+
+// The first packet after that may be lost, as on a network.
+TEST(ShmDatapathTest, DeliversPacketsOfAnAddressThatWasRemovedAndAdded) {
+  constexpr uint8_t kBytes[4] = {192, 0, 2, 77};
+  const wire::Gid address = wire::Gid::from_ipv4(kBytes);
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  ASSERT_TRUE(a.push(b.slot, 1, 8, address));
+  a.shm->flush();
+  ASSERT_TRUE(serve_until({&b}, [&] { return b.counter("shm_dropped") == 1; }));
+  if (std::system("ip address add 192.0.2.77/32 dev lo 2>/dev/null") != 0) {
+    GTEST_SKIP() << "this user may not change the addresses of the loopback interface";
+  }
+  ASSERT_TRUE(a.push(b.slot, 2, 8, address));
+  a.shm->flush();
+  EXPECT_TRUE(serve_until({&b}, [&] { return b.counter("shm_dropped") == 2; }));
+  ASSERT_TRUE(a.push(b.slot, 3, 8, address));
+  a.shm->flush();
+  EXPECT_TRUE(serve_until({&b}, [&] { return b.psns == std::vector<uint32_t>{3}; }));
+  EXPECT_EQ(std::system("ip address delete 192.0.2.77/32 dev lo"), 0);
 }
 
 TEST(ShmDatapathTest, DeliversPacketsSentBeforeTheProcessEnded) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "host/slot_holders.h"
+#include "runtime/counter_report.h"
 #include "tests/runtime/udp_process.h"
 
 namespace verbena::datapath {
@@ -39,7 +40,7 @@ TEST(SlotDirectory, ClaimsExclusiveSlotsAndReleasesThem) {
 
 TEST(SlotHolders, ListsUsersAndProcessesWithMostSlotsFirst) {
   const std::vector<host::HeldSlot> slots = {
-      {0, 7}, {1000, 21}, {1000, 22}, {1000, 22}, {65534, 0}};
+      {0, 7, 1}, {1000, 21, 2}, {1000, 22, 3}, {1000, 22, 4}, {65534, 0, 5}};
   const std::string text = describe(slots);
   EXPECT_EQ(text.rfind("user 1000: 3 (process 22: 2, process 21: 1); user ", 0), 0u) << text;
   EXPECT_NE(text.find("user 0: 1 (process 7: 1)"), std::string::npos) << text;
@@ -62,6 +63,20 @@ TEST(SlotDirectory, RepliesWithItsCounters) {
   int status = 0;
   while (::waitpid(child, &status, WNOHANG) == 0) a.directory->poll(nullptr);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// Nobody replies to the queries.
+TEST(SlotDirectory, SilentSlotsOfOneProcessCountAsOneProcess) {
+  const Process lanes[3];
+  auto reports = host::SlotDirectory::query_all(milliseconds(0));
+  std::erase_if(reports, [&](const host::SlotReport& report) {
+    return std::ranges::find(lanes, report.slot, &Process::slot) == std::end(lanes);
+  });
+  ASSERT_EQ(reports.size(), 3u);
+  EXPECT_EQ(runtime::silent_processes(reports).seen, 1u);
+  EXPECT_EQ(runtime::silent_processes(reports).unseen_slots, 0u);
+  reports[1].pid = ::getpid();  // one lane has replied
+  EXPECT_EQ(runtime::silent_processes(reports).seen, 0u);
 }
 
 // In a set-user-ID program processes identify each other by the effective user.

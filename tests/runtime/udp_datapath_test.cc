@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <utility>
 
 #include "datapath/udp/udp_socket.h"
 #include "tests/runtime/udp_process.h"
@@ -96,6 +98,84 @@ TEST(UdpDatapath, TrafficClassAndHopLimitBelongToThePath) {
     EXPECT_EQ(a.metas[2].hop_limit, 9);
     EXPECT_EQ(a.metas[3].traffic_class, 0);
     EXPECT_EQ(a.metas[3].hop_limit, 200);
+  }
+}
+
+// All packets have the same size, so they would share a GSO batch, which has one IP header.
+TEST(UdpDatapath, APacketThatIsNotEcnCapableLeavesWithoutTheEcnBits) {
+  for (const Gid& address : {kLoopback4, ipv6("::1")}) {
+    Process a;
+    ASSERT_TRUE(a.udp->listen(address).ok());
+    a.udp->report_ip_headers();
+    wire::Route route;
+    route.source = route.destination = address;
+    route.peer = Qpn::of_slot(a.slot(), 1);
+    route.traffic_class = 0x6A;  // DSCP 26, ECT(0)
+    auto path = a.udp->open_path(route);
+    ASSERT_TRUE(path.ok());
+    for (uint32_t psn = 0; psn < 6; ++psn) {
+      const bool ecn_capable = psn != 0 && psn != 3;
+      a.push(path.value(), a.slot(), psn, 64, true, false, ecn_capable);
+    }
+    a.udp->flush();
+    ASSERT_TRUE(run({&a}, [&] { return a.packets.size() >= 6; }));
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_TRUE(a.intact(i));
+      const bool ecn_capable = a.psn(i) != 0 && a.psn(i) != 3;
+      EXPECT_EQ(a.metas[i].traffic_class, ecn_capable ? 0x6A : 0x68) << a.psn(i);
+    }
+  }
+}
+
+// Reading the marks costs time, which paths on this host do not need.
+TEST(UdpDatapath, ReportsEcnMarksOnceAPathLeadsToAnotherHost) {
+  if (std::system("ip route add 198.51.100.0/24 dev lo && ip route add 2001:db8::/64 dev lo") != 0)
+    GTEST_SKIP() << "cannot add routes to this network namespace";
+  const std::pair<Gid, Gid> addresses[] = {{kLoopback4, ipv4("198.51.100.1")},
+                                           {ipv6("::1"), ipv6("2001:db8::1")}};
+  for (const auto& [here, there] : addresses) {
+    Process a;
+    wire::Route route;
+    route.source = route.destination = here;
+    route.peer = Qpn::of_slot(a.slot(), 1);
+    route.traffic_class = 0x6B;  // DSCP 26, CE
+    auto path = a.udp->open_path(route);
+    ASSERT_TRUE(path.ok());
+    complete_steering({&a});
+    const auto class_of_received = [&] {
+      a.metas.clear();
+      for (uint32_t psn = 0; psn < 3; ++psn) a.push(path.value(), a.slot(), psn, 64);
+      a.udp->flush();
+      EXPECT_TRUE(run({&a}, [&] { return a.metas.size() >= 3; }));
+      return a.metas.back().traffic_class;
+    };
+    EXPECT_EQ(class_of_received(), 0);
+    route.destination = there;
+    ASSERT_TRUE(a.udp->open_path(route).ok());
+    EXPECT_EQ(class_of_received(), 0x6B);
+  }
+  EXPECT_EQ(std::system("ip route del 198.51.100.0/24; ip route del 2001:db8::/64"), 0);
+}
+
+TEST(UdpSocket, ThePriorityOfPacketsFollowsTheirDscp) {
+  for (const Gid& address : {kLoopback4, ipv6("::1")}) {
+    auto socket = open_send_socket({address, 0}, {}, 0);
+    ASSERT_TRUE(socket.ok());
+    const int fd = socket.value().fd.get();
+    // DSCP 0, 26 and 48; 63 would need a privilege for its priority 7.
+    const std::pair<uint8_t, int> expected[] = {{0x02, 0}, {0x6A, 3}, {0xC0, 6}, {0xFC, 6}};
+    for (const auto& [traffic_class, priority] : expected) {
+      set_traffic_class(fd, {address, 0}, traffic_class);
+      int value = -1;
+      socklen_t bytes = sizeof value;
+      ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_PRIORITY, &value, &bytes), 0);
+      EXPECT_EQ(value, priority);
+      const bool v4 = address.is_ipv4();
+      ASSERT_EQ(::getsockopt(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, &value,
+                             &bytes),
+                0);
+      EXPECT_EQ(value, traffic_class);
+    }
   }
 }
 

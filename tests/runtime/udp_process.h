@@ -55,7 +55,7 @@ struct Process {
   }
 
   void push(wire::PathId path, uint8_t slot, uint32_t psn, size_t payload_bytes,
-            bool in_window = true, bool ends_batch = false) {
+            bool in_window = true, bool ends_batch = false, bool ecn_capable = true) {
     wire::TxPacket p;
     p.path = path;
     wire::Bth bth;
@@ -68,6 +68,7 @@ struct Process {
     p.pad = bth.pad;
     p.in_window = in_window;
     p.ends_batch = ends_batch;
+    p.ecn_capable = ecn_capable;
     std::vector<std::byte> payload(payload_bytes);
     for (size_t i = 0; i < payload_bytes; ++i) payload[i] = static_cast<std::byte>(psn + i * 7);
     // Two parts, as from a scatter list.
@@ -77,6 +78,26 @@ struct Process {
     p.payload = parts;
     ASSERT_GT(udp->sink().room(), 0u);
     udp->sink().push(p);
+  }
+
+  void push_run(wire::PathId path, uint8_t slot, uint32_t first_psn, uint32_t count,
+                uint32_t payload_bytes) {
+    wire::TxPacket p;
+    p.path = path;
+    wire::Bth bth;
+    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendMiddle);
+    bth.destination = Qpn::of_slot(slot, 7);
+    bth.psn = wire::Psn(first_psn);
+    bth.store(p.header.data());
+    p.header_bytes = wire::kBthBytes;
+    p.payload_bytes = payload_bytes;
+    p.in_window = true;
+    std::vector<std::byte> payload(size_t{count} * payload_bytes);
+    for (size_t i = 0; i < payload.size(); ++i) {
+      payload[i] = static_cast<std::byte>(first_psn + i / payload_bytes + i % payload_bytes * 7);
+    }
+    ASSERT_GE(udp->sink().room_on(path), count);
+    udp->sink().push_run({.first = p, .payload = payload, .count = count});
   }
 
   size_t receive() {

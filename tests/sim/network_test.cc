@@ -99,6 +99,19 @@ TEST(Network, DelaysAPacketByABoundedTime) {
   EXPECT_LE(most, nanoseconds(16 * kLinkDelay.ns));
 }
 
+TEST(Network, MarksOnlyEcnCapablePackets) {
+  TestLink link({.mark = 1});
+  const auto is_marked = [&](wire::Opcode opcode) {
+    const auto copies = link.network.send(0, 1, Bytes(16, std::byte(opcode)), Instant{1000});
+    EXPECT_EQ(copies.size(), 1u);
+    return copies.at(0).marked;
+  };
+  EXPECT_TRUE(is_marked(wire::Opcode::RcSendOnly));
+  EXPECT_TRUE(is_marked(wire::Opcode::RcAck));
+  EXPECT_FALSE(is_marked(wire::Opcode::UdSendOnly));
+  EXPECT_FALSE(is_marked(wire::Opcode::Cnp));
+}
+
 TEST(Network, HealingEndsAllFaults) {
   wire::PacketFaults faults;
   for (const wire::PacketFaultInfo& f : wire::kPacketFaults) faults.*f.probability = 0.2;

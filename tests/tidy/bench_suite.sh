@@ -14,6 +14,7 @@ import tempfile
 CORES = int(os.environ["CORES"])
 os.sched_getaffinity = lambda _: set(range(CORES))
 
+import networks
 import report
 import scaling
 from places import SEPARATE_CACHES, SHARED_CACHE, place_of
@@ -87,8 +88,27 @@ assert ((f"64 KiB WRITEs, {most} threads, same host", "at least 0.9x") in goals)
 del found["scaling.64"]["wire, threads"][most]
 assert scaling.missing(found) == [f"64 B messages, wire, threads, {most}"]
 assert text not in page
-page = scaling.with_section(page, text)
-assert text in page and scaling.with_section(page, text) == page  # it replaces the old section
+page = report.with_section(page, scaling.HEADING, text)
+assert text in page and report.with_section(page, scaling.HEADING, text) == page  # it replaces the old section
+
+# The section on networks: judged rows, failures, and its place beside the section on threads.
+for row in networks.ROWS:
+    assert row.measured in networks.MEASURES and (row.against is None or row.against in networks.MEASURES), row
+found = networks.new_results()
+found.add("write.1g", 0.5, networks.PLACE)
+found.add("tcp.1g", 1.0, networks.PLACE)
+found.add("ecn.48.drops", 0, networks.PLACE)
+found.fail("lat.loaded", "it broke")
+with tempfile.TemporaryDirectory() as folder:
+    network_text = networks.write(found, about, pathlib.Path(folder))
+    stored = json.loads((pathlib.Path(folder) / "networks.json").read_text(encoding="utf-8"))
+assert networks.section(stored) == network_text and "it broke" in network_text
+assert [cells[-1] for cells in stored["rows"]] == ["not reached", "reached", "not measured"]
+page = report.with_section(page, networks.HEADING, network_text)
+assert report.with_section(page, networks.HEADING, network_text) == page
+assert report.with_section(page, scaling.HEADING, text).count("\n## ") == page.count("\n## ")
+assert text in page and network_text in page and "## Curves" in page
+assert set(networks.matching("10 ms, 0.1")) == {"write.1g.loss", "tcp.1g.loss"}
 
 print(f"bench_suite: {len(ROWS)} rows, {len(MEASURES)} measures on {CORES} cores")
 CHECK

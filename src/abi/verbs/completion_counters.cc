@@ -97,6 +97,7 @@ Status attach_to(Qp* qp, CompletionCounter* counter, const CounterAttach& attach
     qp->attached[kind] = counter;
     counter->users.fetch_add(1);
   }
+  counter->lanes.add(*qp->lane);
   qp->core->count_through(&qp->counters);
   return {};
 }
@@ -105,7 +106,9 @@ Status attach_to(Qp* qp, CompletionCounter* counter, const CounterAttach& attach
 int read(const CompletionCounter& counter, const std::atomic<uint64_t>& value, uint64_t* into) {
   return without_exceptions([&] {
     const auto& nic = from(counter.context)->nic;
-    if (!nic->is_abandoned()) nic->turn_for_poller();
+    if (!nic->is_abandoned()) {
+      nic->lanes().each_of(counter.lanes, [](runtime::Lane& lane) { lane.turn_for_poller(); });
+    }
     *into = value.load(std::memory_order_acquire);
     return 0;
   });

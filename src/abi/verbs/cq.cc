@@ -184,8 +184,9 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
     return Error{EINVAL, "the completion channel belongs to another context"};
   }
   const auto capacity = static_cast<uint32_t>(cqe);
-  auto cq = std::make_unique<Cq>(*context->nic, capacity, ring_of(options.domain, capacity),
-                                 options.single_threaded);
+  auto cq =
+      std::make_unique<Cq>(*context->nic, channel != nullptr ? from(channel) : nullptr, capacity,
+                           ring_of(options.domain, capacity), options.single_threaded);
   if (context->device->cqs.fetch_add(1) >= static_cast<int>(kMaxCqs)) {
     context->device->cqs.fetch_sub(1);
     return Error{ENOMEM, "too many completion queues (see max_cq)"};

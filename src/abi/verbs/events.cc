@@ -74,17 +74,20 @@ void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, uint32_t& complet
 
 // Takes the next completion event. With VERBENA_POLL=hybrid the caller busy-polls first and makes
 // progress meanwhile, so that an early event needs no wake-up.
-int next_completion_event(runtime::Nic& nic, runtime::EventChannel& events, runtime::Event* event) {
+int next_completion_event(runtime::Nic& nic, const CompletionChannel& channel,
+                          runtime::Event* event) {
+  runtime::EventChannel& events = *channel.events;
   if (const Duration awake = runtime::config().awake_before_sleep; awake.ns > 0) {
     int code = events.try_pop(event, count_completion_event);
     if (code != EAGAIN || events.nonblocking()) return code;
     for (const Instant until = runtime::now() + awake; runtime::now() < until;) {
-      nic.turn_for_poller();
+      nic.lanes().each_of(channel.lanes, [](runtime::Lane& lane) { lane.turn_for_poller(); });
       code = events.try_pop(event, count_completion_event);
       if (code != EAGAIN) return code;
     }
   }
-  nic.poller_sleeps();  // the last poll may have made this thread the progress owner
+  // The last poll may have made this thread the progress owner.
+  nic.lanes().each_of(channel.lanes, [](runtime::Lane& lane) { lane.poller_sleeps(); });
   return events.pop(event, count_completion_event);
 }
 
@@ -106,7 +109,7 @@ VERBENA_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void
   runtime::Nic& nic = *from(channel->context)->nic;
   if (nic.is_abandoned()) return minus_one(EIO);
   runtime::Event event;
-  const int code = next_completion_event(nic, *from(channel)->events, &event);
+  const int code = next_completion_event(nic, *from(channel), &event);
   if (code != 0) return minus_one(code);
   *cq = static_cast<ibv_cq*>(event.object);
   *cq_context = (*cq)->cq_context;

@@ -79,6 +79,7 @@ struct Context : NewerOps, verbs_context {
 
 struct CompletionChannel : ibv_comp_channel {
   std::unique_ptr<runtime::EventChannel> events;
+  runtime::LaneIndices lanes;  // of its completion queues, past ones included
 };
 
 struct Td : ibv_td {
@@ -149,11 +150,11 @@ inline uint8_t network_type(const core::Completion& c) {
 
 // The public part is the extended structure: ibv_cq is its prefix, so one object serves both.
 struct Cq : ibv_cq_ex {
-  Cq(runtime::Nic& device, uint32_t capacity, core::CompletionQueue::Ring ring,
-     bool single_threaded)
+  Cq(runtime::Nic& device, CompletionChannel* events, uint32_t capacity,
+     core::CompletionQueue::Ring ring, bool single_threaded)
       : ibv_cq_ex(),
         nic(&device),
-        lanes(device.lanes().first()),
+        lanes(device.lanes().first(), events != nullptr ? &events->lanes : nullptr),
         queue(capacity, std::move(ring)),
         session(single_threaded) {}
 
@@ -177,7 +178,8 @@ struct Cq : ibv_cq_ex {
 
 struct CompletionCounter : PublicCounter {
   core::CompletionCounter core;
-  std::atomic<int> users{0};  // one per counted operation of a queue pair
+  runtime::LaneIndices lanes;  // of the queue pairs that it was attached to
+  std::atomic<int> users{0};   // one per counted operation of a queue pair
 };
 
 struct Xrcd : ibv_xrcd {

@@ -13,10 +13,10 @@ class FixedWindow final : public CongestionControl {
 
   explicit FixedWindow(uint32_t window = kWindow) : CongestionControl(window) {}
 
-  void on_acked(uint32_t, Instant) override {}
+  void on_acked(const AckEvent&) override {}
   void on_lost(const LossEvent&) override {}
   void on_timed_out(Instant) override {}
-  void on_marked(Instant) override {}
+  void on_cnp(Instant) override {}
   void on_round_trip(Duration, Instant) override {}
 };
 

@@ -34,6 +34,8 @@ class PeerExtensions {
     if (bth.extension_flags != 0 && bth.extension_flags == peer_.sack_capable)
       peer_buffers_requests_ = true;
   }
+  // The BECN bit of a response: a request since the previous response arrived with an ECN mark.
+  bool has_echo(const wire::Bth& bth) const { return bth.becn && peer_buffers_requests_; }
   // The flag of a request. `reordered`: it leaves before one with a lower PSN.
   uint8_t request_flag(bool reordered) const {
     if (!peer_buffers_requests_) return 0;
@@ -43,14 +45,14 @@ class PeerExtensions {
   uint8_t piggyback_flag() const { return own_.piggyback; }
 
   // --- as responder -----------------------------------------------------------------------------
+  // The sender of this request reads the echo of an ECN mark, and needs no CNP.
+  bool peer_reads_echo(const wire::Bth& bth) const { return peer_reads_sack_ || shows_sack(bth); }
   // The peer reads SACK lists and has a congestion window.
   bool peer_reads_sack() const { return peer_reads_sack_; }
   // True: the first request that shows that the peer reads SACK lists.
   bool on_request(const wire::Bth& bth) {
     if (bth.extension_flags == 0 || peer_reads_sack_) return false;
-    peer_reads_sack_ = bth.extension_flags == peer_.sack ||
-                       bth.extension_flags == peer_.reordered ||
-                       bth.extension_flags == peer_.piggyback;
+    peer_reads_sack_ = shows_sack(bth);
     return peer_reads_sack_;
   }
   // A request in PSN order from a peer that reads SACK lists, without a piggybacked ACK.
@@ -88,6 +90,13 @@ class PeerExtensions {
   }
 
  private:
+  // A requester that reads SACK lists sent this request.
+  bool shows_sack(const wire::Bth& bth) const {
+    return bth.extension_flags != 0 &&
+           (bth.extension_flags == peer_.sack || bth.extension_flags == peer_.reordered ||
+            bth.extension_flags == peer_.piggyback);
+  }
+
   bool enabled_;
   bool peer_buffers_requests_ = false;
   bool peer_reads_sack_ = false;

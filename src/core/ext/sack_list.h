@@ -2,6 +2,7 @@
 // buffered the request with the PSN i + 1 behind the missing one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,11 @@ namespace verbena::core {
 
 class SackList {
  public:
-  // Lists the packets in `buffer`, which are behind `missing`.
+  // The reach of a list in a packet of this MTU.
+  static int32_t reach(uint32_t mtu) {
+    return std::min(ReorderBuffer::kReach, static_cast<int32_t>(8 * mtu));
+  }
+  // Lists the packets in `buffer`, which are behind `missing` by less than the reach.
   SackList(const ReorderBuffer& buffer, wire::Psn missing) {
     for (size_t i = 0; i < buffer.size(); ++i) {
       const auto bit = static_cast<uint32_t>(buffer.psn(i).distance_from(missing) - 1);

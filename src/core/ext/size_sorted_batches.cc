@@ -15,6 +15,12 @@ SizeSortedBatches::Kind SizeSortedBatches::kind_of(const SendWqe& wqe, uint32_t 
   return plain && wqe.length % wqe.packet_payload_bytes == 0 ? Kind::Full : Kind::Rest;
 }
 
+uint32_t SizeSortedBatches::packets_of_kind(const SendWqe& wqe, uint32_t packet) {
+  if (kind_of(wqe, packet) != Kind::Full) return 1;
+  const uint32_t last = wqe.packets - 1;
+  return last - packet + (kind_of(wqe, last) == Kind::Full ? 1 : 0);
+}
+
 // The peer sends no ACK before it has received most of a batch, which must not take as long as the
 // ACK timeout: half of it at 100 Mb/s, and less after each timeout.
 uint32_t SizeSortedBatches::max_bytes() const {
@@ -30,6 +36,7 @@ void SizeSortedBatches::on_timed_out() {
 }
 
 uint32_t SizeSortedBatches::plan(uint32_t max_packets) {
+  packets_before_next_plan_ = UINT32_MAX;
   if (!qp_.extensions.peer_buffers_requests() || qp_.peer->is_in_memory() ||
       qp_.attr.rate_limit != 0 || qp_.state != QpState::Rts) {
     return 0;
@@ -49,16 +56,21 @@ uint32_t SizeSortedBatches::plan(uint32_t max_packets) {
     Gather all;  // the payload of every packet can be gathered later
     if (!is_message(wqe.op) || fenced || begun + left == 1 ||
         !gather_message(qp_, cursor_.queue(), i, 0, wqe.length, all)) {
+      packets_before_next_plan_ = UINT32_MAX;  // this message is never sorted
       break;
     }
     const uint32_t full = payload_bytes + PeerPath::kPacketOverhead;
     const uint32_t taken = std::min({left, max_packets - packets, (room - 1) / full + 1});
     packets += taken;
     ++messages;
+    // A second message comes into reach as the first one leaves.
+    packets_before_next_plan_ = std::max(left - taken, 1u);
     if (taken < left) break;
     const uint32_t bytes = wqe.length - begun * payload_bytes;
     room -= std::min(room, bytes + taken * PeerPath::kPacketOverhead);
   }
+  const bool is_only_message = cursor_.index() + 1 == cursor_.queue().tail();
+  if (is_only_message) packets_before_next_plan_ = UINT32_MAX;
   // Without memory for the record, packets leave in PSN order.
   const bool possible =
       messages > 1 && try_allocating([&] { reserve_ahead(batches_, batches_.size() + 1); });
@@ -81,7 +93,7 @@ void SizeSortedBatches::restore_order(Scoreboard& board) const {
         is_before(batch.first, cursor_.unacked()) ? cursor_.unacked() : batch.first;
     uint32_t sent = board.at(from).sent;
     for_each_by_size({from, batch.end}, [&](const SendCursor::Chunk& chunk, bool) {
-      board.at(chunk.first).sent = sent++;
+      for (uint32_t i = 0; i < chunk.packets; ++i) board.at(chunk.first + i).sent = sent++;
     });
   }
 }

@@ -23,8 +23,10 @@ class SizeSortedBatches {
   // The number of packets from the cursor on, at most `max_packets`, that may leave sorted; 0 if
   // there is nothing to sort. Not during recovery.
   uint32_t plan(uint32_t max_packets);
-  // Numbers them, moves the cursor behind them and calls visit(chunk, is_reordered) for each one,
-  // in the order in which they leave.
+  // If plan() has returned 0: so many packets may leave in PSN order before it finds more to sort.
+  uint32_t packets_before_next_plan() const { return packets_before_next_plan_; }
+  // Numbers them, moves the cursor behind them and calls visit(chunk, is_reordered) for all of
+  // them, in the order in which they leave. A chunk is packets of one message and one kind.
   template <typename Visit>
   void send(uint32_t packets, Visit visit) {
     const wire::Psn first = cursor_.next();
@@ -60,20 +62,25 @@ class SizeSortedBatches {
   static constexpr std::array kKinds = {Kind::First, Kind::Full, Kind::Rest};
 
   static Kind kind_of(const SendWqe& wqe, uint32_t packet);
+  // The packets of that kind from `packet` on.
+  static uint32_t packets_of_kind(const SendWqe& wqe, uint32_t packet);
   uint32_t max_bytes() const;
   void advance(uint32_t packets);
   template <typename Visit>
   void for_each_by_size(const Batch& batch, Visit visit) const {
     const SendCursor::Place begin = cursor_.place_of(batch.first);
-    const auto count = static_cast<uint32_t>(batch.end.distance_from(batch.first));
     for (const Kind kind : kKinds) {
       bool is_reordered = false;  // a packet with a lower PSN follows
       SendCursor::Place at = begin;
-      for (uint32_t i = 0; i < count; ++i) {
-        const Kind its = kind_of(cursor_.queue().at(at.index), at.packet);
-        if (its == kind) visit(cursor_.chunk_at(at), is_reordered);
+      for (wire::Psn psn = batch.first; psn != batch.end;) {
+        const SendWqe& wqe = cursor_.queue().at(at.index);
+        const Kind its = kind_of(wqe, at.packet);
+        const auto left = static_cast<uint32_t>(batch.end.distance_from(psn));
+        const uint32_t packets = std::min(packets_of_kind(wqe, at.packet), left);
+        if (its == kind) visit(SendCursor::Chunk{at, packets, psn}, is_reordered);
         is_reordered |= its > kind;
-        at = cursor_.place_behind(at, 1);
+        at = cursor_.place_behind(at, packets);
+        psn = psn + packets;
       }
     }
   }
@@ -82,6 +89,7 @@ class SizeSortedBatches {
   SendCursor& cursor_;
   std::vector<Batch> batches_;  // that may be in flight, in PSN order
   uint32_t timeouts_ = 0;       // while one was in flight
+  uint32_t packets_before_next_plan_ = UINT32_MAX;
 };
 
 }  // namespace verbena::core

@@ -167,14 +167,27 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
   }
   counters_.packets_received += batch.count - packets_before;
   counters_.bytes_received += batch.bytes - bytes_before;
+  // One of the dropped ones: this takes several system calls.
+  if (dropped_address_) [[unlikely]]
+    check_addresses(*std::exchange(dropped_address_, std::nullopt), is_own, interface_index);
 }
 
-// Handles a record whose addresses were not announced, or are not of this host.
+// Handles a record whose addresses were not announced, or were not of this host when they were
+// checked. They may have been added to it since, so take() checks them again.
 void Link::drop(const RecordWord& word) {
   if (word.address >= known_.size()) {
     has_invalid_record_ = true;
   } else {
     ++counters_.dropped;
+    dropped_address_ = word.address;
+  }
+}
+
+void Link::check_addresses(uint8_t number, IsOwnAddress is_own, uint32_t interface_index) {
+  const os::NoCancel no_cancel;
+  const wire::RxMeta& meta = known_[number];
+  if (is_own(meta.source, interface_index) && is_own(meta.destination, interface_index)) {
+    senders_[number] = &meta;
   }
 }
 
@@ -218,7 +231,6 @@ void Link::drop(const RecordWord& word) {
 
 void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
                           uint32_t interface_index) {
-  const os::NoCancel no_cancel;
   AddressesRecord a;
   if (record.word.header_bytes != sizeof a || record.word.body_bytes != 0 ||
       record.word.address != known_.size()) {
@@ -231,9 +243,7 @@ void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
                     .destination = a.destination,
                     .traffic_class = a.traffic_class,
                     .hop_limit = a.hop_limit});
-  if (is_own(a.source, interface_index) && is_own(a.destination, interface_index)) {
-    senders_[record.word.address] = &known_.back();
-  }
+  check_addresses(record.word.address, is_own, interface_index);
 }
 
 void Link::wake() {

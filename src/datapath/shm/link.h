@@ -110,6 +110,7 @@ class Link final : public LocalLink {
 
   bool retract_unread(const wire::Unread& requests, uint8_t address);
   void drop(const RecordWord& word);
+  void check_addresses(uint8_t number, IsOwnAddress is_own, uint32_t interface_index);
   void take_packet(const RingReader::Record& record, RxBatch& batch);
   void take_ack(const RecordWord& word, RxBatch& batch);
   void take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
@@ -127,9 +128,10 @@ class Link final : public LocalLink {
   ShmCounters& counters_;
   std::vector<Addresses> announced_;  // to the peer
   std::vector<wire::RxMeta> known_;   // to us; never reallocated, because packets point into it
-  // By number: null unless the addresses are of this host.
+  // By number: null unless the addresses are of this host, or have been.
   std::array<const wire::RxMeta*, kMaxAddresses> senders_{};
-  bool has_invalid_record_ = false;  // the peer wrote an invalid record
+  std::optional<uint8_t> dropped_address_;  // the number of a packet dropped for its addresses
+  bool has_invalid_record_ = false;         // the peer wrote an invalid record
 };
 
 }  // namespace verbena::datapath

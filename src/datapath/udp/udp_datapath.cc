@@ -62,10 +62,18 @@ void UdpDatapath::report_ip_headers() {
   for (const auto& endpoint : endpoints_) report_ip_headers(*endpoint);
 }
 
-// The headers arrive in control messages, which recvfrom does not return.
 void UdpDatapath::report_ip_headers(UdpEndpoint& endpoint) {
-  apply(endpoint.gro.enable_permanently(), endpoint.receive_fd.get());
-  datapath::report_ip_headers(endpoint.receive_fd.get(), endpoint.address);
+  report_traffic_class(endpoint);
+  report_hop_limit(endpoint.receive_fd.get(), endpoint.address);
+}
+
+// The headers arrive in control messages, which recvfrom does not return. A group's socket has no
+// GRO to enable.
+void UdpDatapath::report_traffic_class(UdpEndpoint& endpoint) {
+  if (std::exchange(endpoint.reports_traffic_class, true)) return;
+  const GroSwitch::Change change = endpoint.gro.enable_permanently();
+  if (!endpoint.is_group) apply(change, endpoint.receive_fd.get());
+  datapath::report_traffic_class(endpoint.receive_fd.get(), endpoint.address);
 }
 
 void UdpDatapath::prepare_to_sleep() {
@@ -109,7 +117,7 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   if (!send.ok()) return send.error();
   endpoint->send = std::move(send.value());
   if (reports_unreachable_hosts_) report_unreachable_hosts(*endpoint);
-  // Other processes may forward packets as soon as the receiving socket is bound.
+  // Other lanes may forward packets as soon as the receiving socket is bound.
   mailbox_.add_address(address);
   auto receive = open_receive_socket(address, options_);
   if (!receive.ok()) return receive.error();
@@ -146,7 +154,6 @@ Status UdpDatapath::join(const wire::Gid& group) {
   const host::LocalAddress address = host::local_address(group, interface_index_);
   auto fd = open_group_socket(address, interface_index_, options_);
   if (!fd.ok()) return fd.error();
-  if (reports_ip_headers_) datapath::report_ip_headers(fd.value().get(), address);
   // epoll identifies endpoints by their index, so the index of a closed one is reused.
   size_t number = 0;
   while (number < endpoints_.size() && endpoints_[number]->receive_fd.valid()) ++number;
@@ -154,8 +161,10 @@ Status UdpDatapath::join(const wire::Gid& group) {
   UdpEndpoint& endpoint = *endpoints_[number];
   endpoint.address = address;
   endpoint.is_group = true;
-  (void)endpoint.gro.enable_permanently();  // a group's socket has no GRO
+  endpoint.reports_traffic_class = false;
+  (void)endpoint.gro.enable_permanently();
   endpoint.receive_fd = std::move(fd.value());
+  if (reports_ip_headers_) report_ip_headers(endpoint);
   watch(epoll_.get(), endpoint.receive_fd.get(), number);
   return {};
 }
@@ -193,11 +202,13 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   path->traffic_class = route.traffic_class;
   if (route.hop_limit != 0) path->hop_limit = route.hop_limit;  // verbs callers leave 0 for "any"
   if (path->endpoint->hop_limit == 0) {
-    path->endpoint->traffic_class = path->traffic_class;
     path->endpoint->hop_limit = path->hop_limit;
-    set_ip_headers(path->endpoint->send.fd.get(), path->endpoint->address, path->traffic_class,
-                   path->hop_limit);
+    set_hop_limit(path->endpoint->send.fd.get(), path->endpoint->address, path->hop_limit);
   }
+  // Packets to this host use the loopback interface, whatever the address. Nothing marks them
+  // there.
+  const bool is_local = path->is_local = host::is_local(path->destination);
+  if (!is_local && !to_group) report_traffic_class(*path->endpoint);
   // The kernel steers a batch by its first packet, so packets for all processes of a host are never
   // in a batch.
   const bool never = to_group || route.peer == wire::kManagementQpn;
@@ -210,8 +221,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
       path->may_segment = false;
       break;
     case Segmentation::Auto:
-      // Packets to this host use the loopback interface, whatever the address.
-      path->may_segment = !path->endpoint->hardware_segments || host::is_local(path->destination);
+      path->may_segment = !path->endpoint->hardware_segments || is_local;
       break;
   }
   if (free_paths_.empty()) {
@@ -328,7 +338,7 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   VERBENA_UDP_COUNTERS(X)
 #undef X
   to.push_back({"udp_misrouted_waits", directory_.waits(),
-                "times forwarding waited because the other process was too slow"});
+                "times forwarding waited because the other lane was too slow"});
   to.push_back({"udp_kernel_rx_drops", drops,
                 "packets that the kernel dropped because the receive buffer was full"});
 }

@@ -44,7 +44,7 @@ class UdpDatapath final : public WireDatapath {
                                                          host::SlotDirectory& directory);
 
   Status listen(const wire::Gid& source) override;
-  // The kernel steers every packet for this process to it, as far as is known.
+  // The kernel steers every packet for this lane to it, as far as is known.
   bool is_ready() const override;
   Status join(const wire::Gid& group) override;
   void leave(const wire::Gid& group) override;
@@ -81,6 +81,7 @@ class UdpDatapath final : public WireDatapath {
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
   void report_unreachable_hosts(UdpEndpoint& endpoint);
   static void report_ip_headers(UdpEndpoint& endpoint);
+  static void report_traffic_class(UdpEndpoint& endpoint);
   host::Steering* steering_of(const wire::Gid& address);
   host::Forwarded count_forwarded(host::Forwarded outcome, const wire::RxMeta& meta);
   UdpEndpoint* group_endpoint(const wire::Gid& group);

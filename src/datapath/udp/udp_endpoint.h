@@ -26,9 +26,9 @@ namespace verbena::datapath {
   X(icrc_errors, "dropped: wrong ICRC")                                                       \
   X(icrc_solved, "accepted with an IP identification found by solving the ICRC")              \
   X(too_short, "dropped: shorter than any RoCE packet")                                       \
-  X(misrouted_forwarded, "misrouted packets, forwarded to their process")                     \
-  X(misrouted_received, "misrouted packets that another process forwarded to this one")       \
-  X(misrouted_dropped, "dropped: misrouted packets for a process that does not exist")        \
+  X(misrouted_forwarded, "misrouted packets, forwarded to their lane")                        \
+  X(misrouted_received, "misrouted packets that another lane forwarded to this one")          \
+  X(misrouted_dropped, "dropped: misrouted packets for a lane that does not exist")           \
   X(broadcasts_limited, "dropped: connection rejects for all processes, over the rate limit") \
   X(out_of_memory, "dropped: packets and messages for which memory was exhausted")            \
   X(send_drops, "dropped: packets that the kernel did not accept")                            \
@@ -53,13 +53,13 @@ struct UdpEndpoint {
   bool kernel_segments = true;             // false after a send shows that the kernel lacks GSO
   bool may_set_segment_size = true;        // false after SendSocket::segment_bytes made a send fail
   bool reports_unreachable_hosts = false;  // a send may then report the error of an earlier one
-  // The socket's defaults, taken from the first path.
-  uint8_t traffic_class = 0;
-  uint8_t hop_limit = 0;  // 0: no path yet
+  bool reports_traffic_class = false;      // of received packets
+  uint8_t traffic_class = 0;               // of the batch that was sent last
+  uint8_t hop_limit = 0;  // the socket's default, taken from the first path; 0: no path yet
   std::unique_ptr<host::Steering> steering;
 };
 
-// The path of one queue pair, or of several UD queue pairs, to one peer process.
+// The path of one queue pair, or of several UD queue pairs, to one lane of a peer.
 struct UdpPath {
   UdpEndpoint* endpoint = nullptr;
   host::LocalAddress destination;
@@ -68,6 +68,7 @@ struct UdpPath {
   uint8_t traffic_class = 0;
   uint8_t hop_limit = kDefaultHopLimit;
   bool may_segment = false;
+  bool is_local = false;  // to this host
   uint32_t max_datagram_bytes = 0;
   uint32_t interface_index = 0;  // for multicast groups
   // The path of one queue pair: its packets may share batches with other such paths.

@@ -20,7 +20,7 @@ struct UdpOptions {
   uint32_t receive_buffer_bytes = 4u << 20;
   uint32_t send_buffer_bytes = 4u << 20;
   Segmentation segmentation = Segmentation::Auto;
-  // Off: misrouted packets reach their process only by forwarding.
+  // Off: misrouted packets reach their lane only by forwarding.
   bool steering = true;
   // For pacing probes and warnings only; null: the coarse monotonic clock.
   Instant (*now)() = nullptr;

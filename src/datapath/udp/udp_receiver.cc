@@ -302,8 +302,8 @@ void UdpReceiver::read_directory() {
   reports_.clear();
 }
 
-// A packet is forwarded at most once, so two processes cannot bounce it between them: if it is not
-// for this process either, it is dropped. Management datagrams are for any process; their
+// A packet is forwarded at most once, so two lanes cannot bounce it between them: if it is not
+// for this lane either, it is dropped. Management datagrams are for any process; their
 // RxMeta::forwarded keeps the owner from forwarding them again.
 void UdpReceiver::deliver_misrouted() {
   if (misrouted_pending_.empty() && misrouted_delivered_.empty()) return;

@@ -24,20 +24,16 @@ namespace {
 // The limit per turn: enough for eight full batches, and fits into an L2 cache.
 constexpr size_t kBufferBytes = size_t{512} * 1024;
 constexpr size_t kMaxPackets = 256;
-// Headers, the largest path MTU, padding and ICRC, rounded up.
-constexpr size_t kLargestPacket = 4224;
 // The kernel's limits for one GSO batch; the second one allows for the headers.
 constexpr uint32_t kMaxSegments = 64;
 constexpr size_t kMaxBatchBytes = 65000;
-// Below this size a second call of the CRC costs more than a second pass over the bytes.
-constexpr size_t kSmallPacket = 512;
 // How long a flush waits, once, for free space in a full socket.
 constexpr int kFullSocketWaitMs = 1;
 constexpr Duration kWarningPause = seconds(1);
 // A zero-copy batch begins at a page boundary, so batches of small packets would use up more of the
 // ring than the congestion window.
 constexpr size_t kMinZeroCopyPacket = 1024;
-// Peer processes with a ZeroCopyRing; batches to further ones are copied.
+// Lanes of peers with a ZeroCopyRing; batches to further ones are copied.
 constexpr size_t kMaxZeroCopyPeers = 16;
 // Limit for the search for a batch that a packet may join.
 constexpr size_t kBatchesTried = 8;
@@ -47,8 +43,7 @@ constexpr uint32_t kEqualBatches = 32;
 // Flushes after one with several paths that are expected to have several paths too.
 constexpr uint32_t kGatheringFlushes = 16;
 
-constexpr size_t kControlBytes =
-    CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(int));
+constexpr size_t kControlBytes = CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int));
 
 std::string print(const wire::Gid& gid) {
   char text[INET6_ADDRSTRLEN];
@@ -57,7 +52,7 @@ std::string print(const wire::Gid& gid) {
   return text;
 }
 
-// The slot of the peer process: the top byte of the packet's QPN.
+// The slot of the peer's lane: the top byte of the packet's QPN.
 uint8_t slot_of(const wire::TxPacket& packet) { return load_u8(packet.header.data() + 5); }
 
 }  // namespace
@@ -107,10 +102,6 @@ struct UdpSender::Messages {
     const bool v4 = path.icrc.flow().source.is_ipv4();
     if (!is_socket_default(batch))
       n += os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, segment_size_of(batch));
-    if (path.traffic_class != path.endpoint->traffic_class) {
-      n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
-                                v4 ? IP_TOS : IPV6_TCLASS, path.traffic_class);
-    }
     if (path.hop_limit != path.endpoint->hop_limit) {
       n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
                                 v4 ? IP_TTL : IPV6_HOPLIMIT, path.hop_limit);
@@ -141,55 +132,6 @@ size_t UdpSender::room() const {
   return std::min(kMaxPackets - packets_, (kBufferBytes - used_) / kLargestPacket);
 }
 
-void UdpSender::push(const wire::TxPacket& packet) {
-  size_t payload_bytes = 0;
-  for (const auto& part : packet.payload) payload_bytes += part.size();
-  const size_t covered = packet.header_bytes + payload_bytes + packet.pad;
-  const size_t bytes = covered + wire::kIcrcBytes;
-  UdpPath* const path = find(packet.path);
-  if (path == nullptr || bytes > kLargestPacket || room() == 0) {
-    ++counters_.send_drops;
-    return;
-  }
-  const GsoBatch& batch = batch_for(*path, packet, bytes);
-  uint32_t crc = batch.path->icrc.of(bytes);
-  if (path->icrc.flow().source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, batch.segments - 1);
-
-  std::byte* const out = batch.end - bytes;
-  std::byte* to = out + packet.header_bytes;
-  std::memcpy(out, packet.header.data(), packet.header_bytes);
-  std::memset(out + covered - packet.pad, 0, packet.pad);
-  if (bytes <= kSmallPacket) {
-    for (const auto& part : packet.payload) {
-      if (!part.empty()) std::memcpy(to, part.data(), part.size());
-      to += part.size();
-    }
-    crc = wire::icrc_over_bth(crc, {out, covered});
-  } else {
-    // The CRC of a few bytes takes as long as that of hundreds, so the bytes before the next cache
-    // line are computed together with the header.
-    const std::span<const std::byte> first = packet.payload.front();
-    const size_t with_header =
-        std::min(first.size(), -reinterpret_cast<uintptr_t>(to) % kCacheLine);
-    if (with_header != 0) std::memcpy(to, first.data(), with_header);
-    to += with_header;
-    crc = wire::icrc_over_bth(crc, {out, to});
-    // The receiver's processor reads a batch that the kernel does not copy.
-    const bool past_caches = batch.zero_copy != nullptr && large_copies_.is_past_caches();
-    if (batch.zero_copy != nullptr) large_copies_.add(bytes);
-    const auto add = [&](std::span<const std::byte> part) {
-      crc = past_caches ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
-      to += part.size();
-    };
-    add(first.subspan(with_header));
-    for (const auto& part : packet.payload.subspan(1)) add(part);
-    crc = crc32(crc, {to, packet.pad});
-  }
-  wire::store_icrc(out + covered, crc);
-  used_ += bytes;
-  ++packets_;
-}
-
 // Returns the batch of the packet, with the packet included. Its index in the batch is its IP ID.
 UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& packet,
                                           size_t packet_bytes) {
@@ -197,11 +139,18 @@ UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& p
   if (path.flush_number == flush_number_) {
     GsoBatch& own = batches_[path.latest_batch];
     if (own.latest == &path && own.stride == packet_bytes && own.free_segments > 0 &&
-        own.slot == slot_of(packet) && own.end == buffer_end_) {  // the usual case
+        own.slot == slot_of(packet) && may_grow(own, packet) &&
+        packet.ecn_capable) {  // the usual case
+      own.gathered |= path.latest_batch + 1 != batches_.size();
       own.bytes += packet_bytes;
       ++own.segments;
       --own.free_segments;
-      own.end = buffer_end_ += packet_bytes;
+      own.end += packet_bytes;
+      if (own.zero_copy != nullptr) {
+        own.zero_copy->use(packet_bytes);
+      } else {
+        buffer_end_ += packet_bytes;
+      }
       return own;
     }
     first = std::max(first, path.latest_batch);
@@ -210,10 +159,16 @@ UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& p
     several_paths_ |= !batches_.empty();
   }
   const size_t end = std::min(batches_.size(), first + kBatchesTried);
-  for (size_t i = first; i < end; ++i) {
+  for (size_t i = first; i < end && packet.ecn_capable; ++i) {
     if (may_join(batches_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
   }
   return begin_batch(path, packet, packet_bytes);
+}
+
+// Nothing is behind the batch in its memory.
+bool UdpSender::may_grow(const GsoBatch& batch, const wire::TxPacket& packet) const {
+  if (batch.zero_copy == nullptr) return batch.end == buffer_end_;
+  return packet.in_window && batch.end == batch.zero_copy->end();
 }
 
 // A shorter packet ends a batch. That saves a batch if one queue pair is active. It costs one if
@@ -225,7 +180,7 @@ bool UdpSender::may_join(const GsoBatch& batch, const UdpPath& path, const wire:
                     batch.segments < kMaxSegments && batch.bytes + packet_bytes <= kMaxBatchBytes;
   const bool fits = ends || (packet_bytes == batch.stride && batch.free_segments > 0);
   return fits && batch.slot == slot_of(packet) && batch.path->may_share_batch(path) &&
-         (batch.zero_copy == nullptr || (packet.in_window && batch.end == batch.zero_copy->end()));
+         (batch.zero_copy == nullptr || may_grow(batch, packet));
 }
 
 UdpSender::GsoBatch& UdpSender::join(size_t i, UdpPath& path, size_t packet_bytes) {
@@ -255,7 +210,8 @@ UdpSender::GsoBatch& UdpSender::join(size_t i, UdpPath& path, size_t packet_byte
 UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket& packet,
                                             size_t packet_bytes) {
   while (open_from_ < batches_.size() && batches_[open_from_].free_segments == 0) ++open_from_;
-  const bool segments = path.may_segment && path.endpoint->kernel_segments;
+  // A packet without ECN bits has a batch of its own, since a batch has one IP header.
+  const bool segments = path.may_segment && path.endpoint->kernel_segments && packet.ecn_capable;
   const size_t max_segments =
       segments ? std::min<size_t>(kMaxSegments, kMaxBatchBytes / packet_bytes) : 1;
   const uint8_t slot = slot_of(packet);
@@ -270,19 +226,21 @@ UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket&
   }
   const uint32_t area = begin_area(at);
   path.latest_batch = batches_.size();
-  batches_.push_back({.path = &path,
-                      .latest = &path,
-                      .end = at + packet_bytes,
-                      .bytes = packet_bytes,
-                      .stride = static_cast<uint32_t>(packet_bytes),
-                      .segments = 1,
-                      .free_segments = static_cast<uint32_t>(max_segments - 1),
-                      .first_area = area,
-                      .last_area = area,
-                      .slot = slot,
-                      .closed = !segments,
-                      .gathered = false,
-                      .zero_copy = zero_copy});
+  batches_.push_back(
+      {.path = &path,
+       .latest = &path,
+       .end = at + packet_bytes,
+       .bytes = packet_bytes,
+       .stride = static_cast<uint32_t>(packet_bytes),
+       .segments = 1,
+       .free_segments = static_cast<uint32_t>(max_segments - 1),
+       .first_area = area,
+       .last_area = area,
+       .slot = slot,
+       .traffic_class = packet.ecn_capable ? path.traffic_class : wire::dscp_of(path.traffic_class),
+       .closed = !segments,
+       .gathered = false,
+       .zero_copy = zero_copy});
   return batches_.back();
 }
 
@@ -292,7 +250,8 @@ uint32_t UdpSender::begin_area(std::byte* at) {
 }
 
 ZeroCopyRing* UdpSender::zero_copy_ring(UdpPath& path, uint8_t slot) {
-  if (!zero_copy_sender_.works()) return nullptr;
+  // On longer paths more may be in flight than the ring holds.
+  if (!path.is_local || !zero_copy_sender_.works()) return nullptr;
   if (path.zero_copy) return path.zero_copy.get();
   std::erase_if(zero_copy_peers_, [](const ZeroCopyPeer& peer) { return peer.ring.expired(); });
   const wire::Gid& from = path.icrc.flow().source;
@@ -320,9 +279,11 @@ void UdpSender::flush() {
   for (size_t first = 0; first < batches_.size();) {
     size_t end = first + 1;
     while (end < batches_.size() &&
-           batches_[end].path->endpoint == batches_[first].path->endpoint) {
+           batches_[end].path->endpoint == batches_[first].path->endpoint &&
+           batches_[end].traffic_class == batches_[first].traffic_class) {
       ++end;
     }
+    use_traffic_class(*batches_[first].path->endpoint, batches_[first].traffic_class);
     send_batches(first, end);
     first = end;
   }
@@ -358,7 +319,16 @@ void UdpSender::predict() {
   }
 }
 
-// All these batches have the same endpoint. They are sent in order.
+// Most queue pairs of a process have the same traffic class, which then stays set. A control
+// message with the traffic class of each batch would not set its priority.
+void UdpSender::use_traffic_class(UdpEndpoint& endpoint, uint8_t traffic_class) {
+  if (endpoint.traffic_class == traffic_class) [[likely]]
+    return;
+  set_traffic_class(endpoint.send.fd.get(), endpoint.address, traffic_class);
+  endpoint.traffic_class = traffic_class;
+}
+
+// All these batches have the same endpoint and traffic class. They are sent in order.
 void UdpSender::send_batches(size_t first, size_t end) {
   size_t to_copy = first;
   for (size_t i = first; i < end; ++i) {

@@ -33,6 +33,7 @@ class UdpSender final : public wire::PacketSink {
 
   size_t room() const override;
   void push(const wire::TxPacket& packet) override;
+  void push_run(const wire::TxRun& run) override;
   // Sends the batches. Must be called before a path with pushed packets is closed.
   void flush();
 
@@ -49,9 +50,10 @@ class UdpSender final : public wire::PacketSink {
     uint32_t free_segments;  // how many more packets of that size fit
     uint32_t first_area;
     uint32_t last_area;
-    uint8_t slot;   // of the peer process: the receiver's kernel steers a batch as a whole
-    bool closed;    // the last packet is shorter
-    bool gathered;  // it grew after a later batch had begun
+    uint8_t slot;  // of the peer process: the receiver's kernel steers a batch as a whole
+    uint8_t traffic_class;
+    bool closed;              // the last packet is shorter
+    bool gathered;            // it grew after a later batch had begun
     ZeroCopyRing* zero_copy;  // the memory of the batch; null: buffer_
   };
   // A contiguous part of a batch. A zero-copy batch has one area.
@@ -62,14 +64,22 @@ class UdpSender final : public wire::PacketSink {
   };
   struct Messages;
 
+  // Headers, the largest path MTU, padding and ICRC, rounded up.
+  static constexpr size_t kLargestPacket = 4224;
+
   UdpPath* find(wire::PathId id) const;
+  // --- udp_sender_packets.cc --------------------------------------------------------------------
+  UdpPath* path_of(const wire::TxPacket& packet, size_t bytes);
+  static uint32_t icrc_prefix_of(const GsoBatch& batch, size_t bytes);
+  // --- udp_sender.cc ----------------------------------------------------------------------------
   GsoBatch& batch_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
+  bool may_grow(const GsoBatch& batch, const wire::TxPacket& packet) const;
   bool may_join(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
                 size_t packet_bytes) const;
   GsoBatch& join(size_t batch, UdpPath& path, size_t packet_bytes);
   GsoBatch& begin_batch(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
   uint32_t begin_area(std::byte* at);
-  // The packet size, if the latest batch of such packets to that process was long; otherwise 0.
+  // The packet size, if the latest batch of such packets to that lane was long; otherwise 0.
   // Sizes are multiples of four; those of one message differ by less than 64 bytes.
   uint32_t& last_long_stride(const GsoBatch& batch) {
     return last_long_stride(batch.slot, batch.stride);
@@ -80,6 +90,7 @@ class UdpSender final : public wire::PacketSink {
   void predict();
   // The memory for long batches on this path; null: the kernel copies them.
   ZeroCopyRing* zero_copy_ring(UdpPath& path, uint8_t slot);
+  void use_traffic_class(UdpEndpoint& endpoint, uint8_t traffic_class);
   void send_batches(size_t first, size_t end);
   bool send_zero_copy(const GsoBatch& batch);
   void send_copies(size_t first, size_t end);

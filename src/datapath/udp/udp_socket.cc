@@ -109,20 +109,26 @@ bool send_groups_through(int fd, const host::LocalAddress& address, uint32_t int
          os::set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
 }
 
-void report_ip_headers(int fd, const host::LocalAddress& address) {
-  if (address.gid.is_ipv4()) {
-    os::set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
-    os::set_option(fd, IPPROTO_IP, IP_RECVTTL, 1);
-  } else {
-    os::set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
-    os::set_option(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
-  }
+void report_traffic_class(int fd, const host::LocalAddress& address) {
+  const bool v4 = address.gid.is_ipv4();
+  os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVTOS : IPV6_RECVTCLASS, 1);
 }
 
-void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_class,
-                    uint8_t hop_limit) {
+void report_hop_limit(int fd, const host::LocalAddress& address) {
+  const bool v4 = address.gid.is_ipv4();
+  os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVTTL : IPV6_RECVHOPLIMIT, 1);
+}
+
+void set_traffic_class(int fd, const host::LocalAddress& address, uint8_t traffic_class) {
+  constexpr int kHighestUnprivileged = 6;
   const bool v4 = address.gid.is_ipv4();
   os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, traffic_class);
+  // After IP_TOS, which sets the priority as well, to a value of its own.
+  os::set_option(fd, SOL_SOCKET, SO_PRIORITY, std::min(traffic_class >> 5, kHighestUnprivileged));
+}
+
+void set_hop_limit(int fd, const host::LocalAddress& address, uint8_t hop_limit) {
+  const bool v4 = address.gid.is_ipv4();
   os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_UNICAST_HOPS, hop_limit);
   os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_TTL : IPV6_MULTICAST_HOPS,
                  hop_limit);

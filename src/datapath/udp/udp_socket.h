@@ -1,5 +1,5 @@
-// The sockets of one local address: one that receives on port 4791, shared with the other processes
-// of this user, and one to send from, with a port of its own.
+// The sockets of one local address: one that receives on port 4791, shared with the other lanes of
+// this user, and one to send from, with a port of its own.
 #pragma once
 
 #include <array>
@@ -31,8 +31,9 @@ Result<os::UniqueFd> open_group_socket(const host::LocalAddress& address, uint32
 // Sends multicast through this interface, and to members on this host as well.
 bool send_groups_through(int fd, const host::LocalAddress& address, uint32_t interface_index);
 
-// Makes the kernel report the traffic class and hop limit of every packet.
-void report_ip_headers(int fd, const host::LocalAddress& address);
+// Makes the kernel report the traffic class of every packet, and the hop limit.
+void report_traffic_class(int fd, const host::LocalAddress& address);
+void report_hop_limit(int fd, const host::LocalAddress& address);
 
 // Enables or disables GRO. Batches that are already in the socket are not affected.
 void apply(GroSwitch::Change change, int fd);
@@ -47,9 +48,9 @@ struct SendSocket {
   // message and is faster.
   uint16_t segment_bytes = 0;
 };
-// Sends from `address` and a port in 0xC000-0xFFFF that no other process has. The port is entropy
+// Sends from `address` and a port in 0xC000-0xFFFF that no other lane has. The port is entropy
 // for the network's flow hashing and keeps the receiver's GRO from merging packets of two
-// processes.
+// lanes.
 Result<SendSocket> open_send_socket(const host::LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot);
 
@@ -61,9 +62,12 @@ void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on
 // Of a packet that was returned by an ICMP error.
 std::optional<UnreachableHost> take_unreachable_host(int fd);
 
-// Sets the socket's defaults. A control message overrides them for one send.
-void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_class,
-                    uint8_t hop_limit);
+// Sets the traffic class of the packets that the socket sends from now on, and their priority on
+// this host: the first three bits of the DSCP. By the priority, the kernel chooses the queue of the
+// interface and the priority bits (PCP) of a VLAN tag.
+void set_traffic_class(int fd, const host::LocalAddress& address, uint8_t traffic_class);
+// Sets the socket's default. A control message overrides it for one send.
+void set_hop_limit(int fd, const host::LocalAddress& address, uint8_t hop_limit);
 
 // Largest UDP payload from `source` to `destination` without fragmentation, by the kernel's current
 // route. Fails if there is no route. Multicast uses the interface.

@@ -1,10 +1,10 @@
 // ZeroCopyRing: memory whose pages the kernel sends without copying them.
 //
-// The kernel does not report when it has sent a page. So each peer process has a ring of its own,
+// The kernel does not report when it has sent a page. So each lane of a peer has a ring of its own,
 // several times larger than the congestion window (TxPacket::in_window): when a position is reused,
 // the packet that was sent from it has been acknowledged, or received by the peer that requested
 // it. If a packet of an abandoned queue pair is still queued in the kernel, its ICRC no longer
-// matches, and the new content is for the same process.
+// matches, and the new content is for the same lane.
 #pragma once
 
 #include <cstddef>

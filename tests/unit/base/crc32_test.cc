@@ -60,6 +60,18 @@ TEST(Crc32, MatchesTheDefinitionForEveryLengthAndAlignment) {
   }
 }
 
+TEST(Crc32, CountsOneByteAsOnesAndLeavesTheDataUnchanged) {
+  Prng prng(6);
+  for (size_t length = 12; length < 1200; ++length) {
+    const auto bytes = random_bytes(prng, length);
+    auto changed = bytes;
+    changed[4] = std::byte{0xFF};
+    auto data = bytes;
+    ASSERT_EQ(crc32_with_ones(9, data, 4), naive(9, changed)) << length;
+    ASSERT_EQ(data, bytes);
+  }
+}
+
 TEST(Crc32, ComputesTheSumOfALargeCopy) {
   Prng prng(2);
   const auto bytes = random_bytes(prng, 100'003);

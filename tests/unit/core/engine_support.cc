@@ -20,6 +20,7 @@ void RecordingSink::push(const wire::TxPacket& packet) {
   s.bytes.resize(s.bytes.size() + packet.pad);
   s.in_window = packet.in_window;
   s.last = packet.last;
+  s.ecn_capable = packet.ecn_capable;
   wire::ParseError why{};
   sent.push_back(std::move(s));
   const auto parsed = wire::Packet::parse(sent.back().bytes, &why);
@@ -27,12 +28,13 @@ void RecordingSink::push(const wire::TxPacket& packet) {
   sent.back().packet = *parsed;
 }
 
-EngineTest::EngineTest(bool selective_repeat, bool fast_path)
+EngineTest::EngineTest(bool selective_repeat, bool fast_path, const CongestionAlgorithm& congestion)
     : engine_({.slot = 1,
                .secret = 42,
                .max_qps = 64,
                .extensions = selective_repeat,
-               .fast_path = fast_path}) {
+               .fast_path = fast_path,
+               .congestion = &congestion}) {
   const uint8_t ours[4] = {10, 0, 0, 1}, theirs[4] = {10, 0, 0, 2};
   our_gid_ = wire::Gid::from_ipv4(ours);
   peer_gid_ = wire::Gid::from_ipv4(theirs);
@@ -77,6 +79,7 @@ QueuePair& EngineTest::make_connected(const TestShape& s) {
       qp, attr,
       kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
       now_);
+  if (s.state == QpState::Rtr) return qp;
   attr.state = QpState::Rts;
   attr.sq_psn = s.sq_psn;
   attr.timeout = s.timeout;

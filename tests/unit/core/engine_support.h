@@ -16,6 +16,9 @@
 
 namespace verbena::core {
 
+// Its window is wide from the start.
+inline constexpr CongestionAlgorithm kAimdAlgorithm{"aimd", "", make_aimd};
+
 using Bytes = std::vector<std::byte>;
 using Completed = std::vector<std::pair<uint64_t, WcStatus>>;  // completions: wr_id and status
 
@@ -25,6 +28,7 @@ struct Sent {
   wire::Packet packet;  // its payload points into bytes
   bool in_window = false;
   bool last = false;
+  bool ecn_capable = true;
   wire::Opcode opcode() const { return static_cast<wire::Opcode>(packet.bth.opcode); }
   uint32_t psn() const { return packet.bth.psn.value(); }
 };
@@ -64,6 +68,7 @@ struct TestShape {
   QpType type = QpType::Rc;
   uint32_t xrc_domain = 0;
   uint32_t path_packet_bytes = 0;
+  QpState state = QpState::Rts;  // or Rtr
 };
 
 class EngineTest : public testing::Test {
@@ -73,7 +78,8 @@ class EngineTest : public testing::Test {
   static constexpr uint32_t kRegionBytes = 128 * 1024;
   static constexpr wire::Qpn kPeerQpn = wire::Qpn::of_slot(2, 7);
 
-  explicit EngineTest(bool selective_repeat = true, bool fast_path = true);
+  explicit EngineTest(bool selective_repeat = true, bool fast_path = true,
+                      const CongestionAlgorithm& congestion = kAimdAlgorithm);
 
   // The queue pair of most tests, made by connect().
   QueuePair& qp() { return *qp_; }

@@ -223,7 +223,7 @@ TEST_F(EngineTest, ReadsOfAllQueuePairsRequestAtMostOneWindow) {
     qps.push_back(&make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 1000 * (i + 1)}));
   }
   PeerPath& peer = *qps[0]->peer();
-  for (int i = 0; i < 100; ++i) peer.on_acked(PeerPath::kMaxResponseBytes, Instant{});
+  for (int i = 0; i < 100; ++i) peer.on_acked(PeerPath::kMaxResponseBytes, false, Instant{});
   ASSERT_EQ(peer.window(), PeerPath::kMaxResponseBytes);
   for (uint32_t i = 0; i < 6; ++i) {
     qp_ = qps[i];

@@ -7,6 +7,8 @@ namespace verbena::core {
 
 class PiggybackFixture : public EngineTest {
  public:
+  explicit PiggybackFixture(const CongestionAlgorithm& congestion = kDefaultCongestionAlgorithm)
+      : EngineTest(true, true, congestion) {}
   // Connects and completes the first message each way: by default our PSN 100 and the peer's PSN
   // 500.
   void connect_with_extensions(const TestShape& shape = {}) {

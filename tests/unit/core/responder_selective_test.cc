@@ -198,7 +198,7 @@ TEST_F(ResponderSelectiveTest, DropsBufferedPacketsWithTheQueuePair) {
 }
 
 TEST_F(ResponderSelectiveTest, DoesNotBufferPacketsBeyondItsReach) {
-  connect();
+  connect({.mtu = wire::Mtu::k1024});
   receive_send(500 + ReorderBuffer::kReach - 1, 1);
   EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
   EXPECT_EQ(transmit_sack().buffered, Psns{500 + ReorderBuffer::kReach - 1});
@@ -211,7 +211,7 @@ TEST_F(ResponderSelectiveTest, DoesNotBufferPacketsBeyondItsReach) {
 TEST_F(ResponderSelectiveTest, LimitsBufferedPacketsPerQueuePairAndInTotal) {
   size_t expected = 0;
   while (expected < PacketPool::kMaxInUse) {
-    connect();
+    connect({.mtu = wire::Mtu::k1024});
     for (uint32_t ahead = 1; ahead < ReorderBuffer::kReach; ++ahead) receive_send(500 + ahead, 1);
     // The first queue pairs may buffer many packets. Once half of the pool is used, each may buffer
     // few.

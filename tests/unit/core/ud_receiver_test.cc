@@ -85,6 +85,21 @@ TEST_F(UdReceiverTest, CountsDroppedDatagrams) {
   EXPECT_TRUE(events().empty());
 }
 
+TEST_F(UdReceiverTest, ATooLongDatagramDoesNotReachTheLimitOfASharedReceiveQueue) {
+  SharedReceiveQueue* const srq = engine_.create_srq({.pd = kPd, .max_wr = 4, .max_sges = 1});
+  qp_ = &make_ud(QpState::Rts, srq);
+  const Sge sge{kIova, 47, key_};
+  ASSERT_TRUE(srq->post({.wr_id = 1, .sges = {&sge, 1}}).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq, std::nullopt, 1).ok());
+  receive(incoming(), pattern(8));
+  EXPECT_EQ(counter(CounterId::receive_too_small), 1u);
+  EXPECT_EQ(srq->posted(), 1u);
+  EXPECT_TRUE(events().empty());
+  receive(incoming(), pattern(7));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
+  EXPECT_EQ(events(), std::vector{EventKind::SrqLimitReached});
+}
+
 TEST_F(UdReceiverTest, AnEmptyDatagramHasFortyBytes) {
   ASSERT_TRUE(post_receive(1, 40, 0).ok());
   receive(incoming());

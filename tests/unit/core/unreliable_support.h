@@ -51,7 +51,7 @@ class UdFixture : public EngineTest {
     handle_.mtu = wire::Mtu::k256;
   }
 
-  QueuePair& make_ud(QpState state = QpState::Rts) {
+  QueuePair& make_ud(QpState state = QpState::Rts, SharedReceiveQueue* srq = nullptr) {
     using namespace qp_attr;
     QpConfig c;
     c.type = QpType::Ud;
@@ -60,6 +60,7 @@ class UdFixture : public EngineTest {
     c.max_send_wr = c.max_recv_wr = 512;
     c.max_send_sge = c.max_recv_sge = 4;
     c.max_inline = 64;
+    c.srq = srq;
     QueuePair& qp = *engine_.create_qp(c).value();
     QpAttributes attr;
     attr.state = QpState::Init;

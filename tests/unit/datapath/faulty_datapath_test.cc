@@ -15,6 +15,7 @@ namespace {
 
 struct Outcome {
   std::vector<uint32_t> psns;
+  uint64_t marked = 0;
   std::vector<Counter> counters;
 
   uint64_t counter(const std::string& name) const {
@@ -44,7 +45,9 @@ Outcome transfer(const std::string& faults, uint32_t count,
   auto parsed = parse_faults(faults);
   EXPECT_TRUE(parsed.ok());
   FaultyDatapath datapath(std::move(medium), parsed.value());
-  EXPECT_TRUE(datapath.open_path({}).ok());
+  wire::Route route;
+  route.traffic_class = wire::kEct0;
+  EXPECT_TRUE(datapath.open_path(route).ok());
   Outcome outcome;
   const auto receive = [&] {
     for (const wire::RxPacket& p : datapath.receive()) {
@@ -55,6 +58,7 @@ Outcome transfer(const std::string& faults, uint32_t count,
       EXPECT_EQ(payload[0], std::byte(psn));
       EXPECT_EQ(payload[2], std::byte{7});
       EXPECT_NE(p.meta, nullptr);
+      outcome.marked += wire::is_marked(p.meta->traffic_class);
       outcome.psns.push_back(psn);
     }
   };
@@ -81,6 +85,26 @@ TEST(FaultyDatapath, IsTransparentWithoutFaults) {
   EXPECT_EQ(o.psns.size(), 1000u);
   EXPECT_TRUE(in_order(o));
   EXPECT_EQ(o.counter("fake"), 1u);
+}
+
+TEST(FaultyDatapath, MarksOnlyEcnCapablePackets) {
+  for (const uint8_t ecn : std::initializer_list<uint8_t>{0, 1, 2, 3}) {
+    FaultyDatapath datapath(std::make_unique<FakeDatapath>(), parse_faults("mark=0.5").value());
+    wire::Route route;
+    route.traffic_class = static_cast<uint8_t>(0x68 | ecn);
+    ASSERT_TRUE(datapath.open_path(route).ok());
+    for (uint32_t psn = 0; psn < 50; ++psn) push(datapath, psn);
+    datapath.flush();
+    uint64_t marked = 0;
+    for (const wire::RxPacket& p : datapath.receive()) {
+      if (p.meta->traffic_class == route.traffic_class) continue;
+      EXPECT_EQ(p.meta->traffic_class, 0x6B);
+      ++marked;
+    }
+    const bool may_change = ecn == 1 || ecn == 2;
+    EXPECT_EQ(marked > 0, may_change);
+    EXPECT_LT(marked, 50u);
+  }
 }
 
 TEST(FaultyDatapath, LosesAndCorrupts) {
@@ -160,15 +184,15 @@ TEST(FaultyDatapath, ParsesCarriesOutAndCountsEveryFaultOfTheList) {
   for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
     const Outcome o = transfer(std::string(f.name) + "=0.2", 2000);
     EXPECT_NEAR(static_cast<double>(o.counter(f.counter)), 400, 100) << f.name;
-    EXPECT_TRUE(o.psns.size() != 2000 || !in_order(o)) << f.name;
+    EXPECT_TRUE(o.psns.size() != 2000 || !in_order(o) || o.marked != 0) << f.name;
   }
 }
 
 TEST(FaultyDatapath, TheErrorForAnUnknownFaultListsAllNames) {
   const std::string why = parse_faults("lose=0.1").error().why;
-  EXPECT_EQ(
-      why,
-      "unknown fault; there are loss, duplicate, reorder, corrupt, delay, hold, send and seed");
+  EXPECT_EQ(why,
+            "unknown fault; there are loss, duplicate, reorder, corrupt, delay, mark, hold, send "
+            "and seed");
   for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
     EXPECT_NE(why.find(f.name), std::string::npos) << f.name;
   }

@@ -39,6 +39,7 @@ class TwoDevices : public Machine {
   uint64_t counter(const std::string& device, std::string_view name) const override {
     ++queries;
     if (device != "verbena_eth0") return 0;
+    if (name.find("cnp") != name.npos || name.find("ecn") != name.npos) return 7;
     return name == "_bytes_sent" ? 4000 : name == "udp_too_short" || name == "timeouts" ? 3 : 0;
   }
   mutable int queries = 0;
@@ -104,6 +105,10 @@ TEST_F(Tree, QueriesCountersOnlyWhenOneIsRead) {
   EXPECT_EQ(text("verbena_eth0/ports/1/counters/port_xmit_data"), "1000\n");  // words of four bytes
   EXPECT_EQ(text("verbena_eth0/ports/1/counters/port_rcv_errors"), "3\n");
   EXPECT_EQ(text("verbena_eth0/ports/1/hw_counters/local_ack_timeout_err"), "3\n");
+  for (const char* const name :
+       {"np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled", "rp_cnp_ignored"}) {
+    EXPECT_EQ(text("verbena_eth0/ports/1/hw_counters/" + std::string(name)), "7\n") << name;
+  }
   EXPECT_EQ(text("verbena_lo/ports/1/counters/port_xmit_data"), "0\n");
 }
 

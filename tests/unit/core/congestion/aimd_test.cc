@@ -28,14 +28,14 @@ TEST(Aimd, GrowsByOneStepForEachAcknowledgedWindow) {
   Aimd control;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(control.window(), Aimd::kInitialWindow);
-    control.on_acked(control.window() / 3 + 1, kNow);
+    control.on_acked({.bytes = control.window() / 3 + 1, .now = kNow});
   }
   EXPECT_EQ(control.window(), Aimd::kInitialWindow + Aimd::kIncrease);
 }
 
 TEST(Aimd, DoesNotGrowBeyondItsMaximum) {
   Aimd control;
-  for (int i = 0; i < 1000; ++i) control.on_acked(control.window(), kNow);
+  for (int i = 0; i < 1000; ++i) control.on_acked({.bytes = control.window(), .now = kNow});
   EXPECT_EQ(control.window(), Aimd::kMaxWindow);
 }
 
@@ -98,15 +98,16 @@ TEST(Aimd, ShrinksAgainInTheNextEpisode) {
 
 TEST(Aimd, AcknowledgedBytesBeforeALossDoNotCountTowardsGrowth) {
   Aimd control;
-  control.on_acked(Aimd::kInitialWindow - 1, kNow);
+  control.on_acked({.bytes = Aimd::kInitialWindow - 1, .now = kNow});
   control.on_timed_out(kNow);
-  control.on_acked(1, kNow);
+  control.on_acked({.bytes = 1, .now = kNow});
   EXPECT_EQ(control.window(), Aimd::kInitialWindow - kQuarter);
 }
 
 TEST(Aimd, IgnoresEcnMarksAndRoundTripsAndDoesNotPace) {
   Aimd control;
-  control.on_marked(kNow);
+  control.on_cnp(kNow);
+  control.on_acked({.bytes = 1000, .now = kNow});
   control.on_round_trip(seconds(1), kNow);
   EXPECT_EQ(control.window(), Aimd::kInitialWindow);
   EXPECT_EQ(control.pacing_rate(), CongestionControl::kUnpaced);

@@ -3,16 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include "core/congestion/aimd.h"
+#include "core/congestion/delay.h"
 #include "core/congestion/fixed_window.h"
 #include "core/engine.h"
 
 namespace verbena::core {
 namespace {
 
-TEST(CongestionControl, TheDefaultIsAimd) {
+TEST(CongestionControl, TheDefaultIsDelay) {
   const auto control = kDefaultCongestionAlgorithm.make();
-  EXPECT_NE(dynamic_cast<Aimd*>(control.get()), nullptr);
+  EXPECT_NE(dynamic_cast<Delay*>(control.get()), nullptr);
 }
 
 TEST(CongestionControl, EveryAlgorithmHasANameAMeaningAndAWindow) {
@@ -42,12 +42,19 @@ TEST(CongestionControl, APathUsesTheAlgorithmOfItsEngine) {
   }
 }
 
+TEST(CongestionControl, DelayIsNoSignalWithinAHost) {
+  for (const CongestionAlgorithm& algorithm : kCongestionAlgorithms) {
+    const std::string_view expected = algorithm.name == "delay" ? "aimd" : algorithm.name;
+    EXPECT_EQ(within_host(algorithm).name, expected);
+  }
+}
+
 TEST(FixedWindow, StaysTheSameAfterEveryEvent) {
   FixedWindow control;
-  control.on_acked(10 * FixedWindow::kWindow, Instant{});
+  control.on_acked({.bytes = 10 * FixedWindow::kWindow});
   control.on_lost({.bytes = 1000, .discarded = true, .episode = {.window = FixedWindow::kWindow}});
   control.on_timed_out(Instant{});
-  control.on_marked(Instant{});
+  control.on_cnp(Instant{});
   control.on_round_trip(seconds(1), Instant{});
   EXPECT_EQ(control.window(), FixedWindow::kWindow);
   EXPECT_EQ(control.pacing_rate(), CongestionControl::kUnpaced);

@@ -1,0 +1,262 @@
+// The window's growth, and its reactions to delay, ECN marks and losses.
+#include "core/congestion/delay.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::core {
+namespace {
+
+// CUBIC's constant, 0.4 packets per cubic second, in bytes per cubic millisecond: 6 / 10^7.
+constexpr int64_t kCubicNumerator = 6;
+constexpr int64_t kCubicDenominator = 10'000'000;
+constexpr int64_t kMaxCubicMs = 100'000;
+
+// Growth for each round trip, in bytes. Beside loss-based flows: Reno's share at CUBIC's decrease
+// to 7/10. With a queue: many flows together must not fill it in a few round trips.
+constexpr uint32_t kFairGrowth = 800;
+constexpr uint32_t kGrowthWithQueue = 192;
+constexpr uint32_t kGrowthWithLosses = 250'000;  // divided by the window: large flows grow less
+// After so many rounds with an empty queue the window grows by a part of itself.
+constexpr uint32_t kEmptyRounds = 4;
+
+// A flow's target grows by the time that this many bytes take at its rate.
+constexpr uint64_t kSlowFlowBytes = 800;
+// More than this share of lost packets is congestion, whatever the delay: 1/4 %.
+constexpr uint32_t kMuchLost = 65536 / 400;
+// So long after an overflow the queue is not believed to be empty.
+constexpr Duration kAfterOverflow = seconds(1);
+
+// How long delay is ignored before it is tried again.
+constexpr Duration kIgnoreDelayFor = seconds(1);
+
+// Pauses: how long no round trip was as short as the smallest, and how long they last.
+constexpr Duration kPauseAfter = seconds(1);
+constexpr Duration kPauseAfterLosses = milliseconds(100);
+constexpr int64_t kPauseAfterRoundTrips = 128;
+// Below this round trip no queue matters, so losses without delay have other causes.
+constexpr Duration kLeastQueued = microseconds(400);
+constexpr Duration kPause = milliseconds(8);
+constexpr uint32_t kWindowInPause = 256;
+
+int64_t cube_root(int64_t value) {
+  int64_t root = 0;
+  for (int64_t step = int64_t{1} << 17; step != 0; step /= 2) {
+    const int64_t next = root + step;
+    if (next <= 200'000 && next * next * next <= value) root = next;
+  }
+  return root;
+}
+
+}  // namespace
+
+std::unique_ptr<CongestionControl> make_delay() { return std::make_unique<Delay>(); }
+
+// --- events --------------------------------------------------------------------------------------
+
+void Delay::on_acked(const AckEvent& event) {
+  round_.acked += event.bytes;
+  if (event.marked) {
+    round_.marked += event.bytes;
+    slow_start_to_ = std::min(slow_start_to_, window_);
+  }
+  if (is_pausing()) {
+    if (event.now >= pause_end_) {
+      window_ = std::exchange(after_pause_, 0);
+      confirmed_at_ = changed_at_ = event.now;
+    }
+  } else {
+    grow(event);
+  }
+  if (event.now >= round_.end) end_round(event.now);
+  if (cnp_rate_.is_limited() || pacing_rate_ != kUnpaced) update_rate(event.now);
+}
+
+void Delay::on_round_trip(Duration sample, Instant now) {
+  smoothed_ = base_ == kUnknown ? sample : smoothed_ + (sample - smoothed_) / 8;
+  if (sample <= base_) {
+    base_ = sample;
+    confirmed_at_ = now;
+  }
+  queueing_ = sample - base_;
+  if (now - sample >= changed_at_) round_.smallest = std::min(round_.smallest, sample);
+  const bool slow_start = window_ < slow_start_to_;
+  if (slow_start && queueing_ > target() && !ignores_delay_) slow_start_to_ = window_;
+  if (now >= round_.end) end_round(now);
+}
+
+void Delay::on_lost(const LossEvent& event) {
+  round_.lost += event.bytes;
+  if (queueing_ < kMinTarget && !loses_much()) {
+    if (is_pausing()) return;
+    const uint32_t bytes = decrease_for_loss(event, event.episode.window / 4);
+    const uint32_t least = std::min(window_, kInitialWindow);
+    window_ = std::max(window_ - std::min(bytes, window_), least);
+    slow_start_to_ = std::min(slow_start_to_, window_);
+    return;
+  }
+  ever_overflowed_ = true;
+  overflowed_at_ = event.now;
+  if (event.episode.bytes_lost != 0) return;
+  max_target_ = std::clamp(queueing_ / 2, kMinTarget, kMaxTarget);
+  if (may_shrink(event.now)) shrink_to(uint64_t{window_} * 7 / 10, event.now);
+}
+
+void Delay::on_timed_out(Instant now) { shrink_to(window_ / 2, now); }
+
+void Delay::on_cnp(Instant now) {
+  cnp_rate_.on_cnp(rate_of_window(window_, smoothed_), now);
+  update_rate(now);
+}
+
+// --- a round -------------------------------------------------------------------------------------
+
+void Delay::end_round(Instant now) {
+  const Duration lasted = now - round_.begin;
+  if (round_.acked != 0 && lasted.ns > 0) {
+    const uint64_t rate = uint64_t{round_.acked} * 1'000'000'000 / static_cast<uint64_t>(lasted.ns);
+    delivery_rate_ = std::max(rate, delivery_rate_ - delivery_rate_ / 4);
+  }
+  measure_shares();
+  if (!is_pausing()) {
+    if (round_.marked != 0 && may_shrink(now)) {
+      shrink_to(window_ - uint64_t{window_} * marked_share_ / 2048, now);
+    }
+    if (round_.smallest != kUnknown) on_queueing(round_.smallest - base_, now);
+    pause_if_due(now);
+  }
+  round_ = {.end = now + smoothed_, .begin = now};
+}
+
+void Delay::measure_shares() {
+  const uint64_t sent = uint64_t{round_.acked} + round_.lost;
+  if (sent == 0) return;
+  const auto lost = static_cast<uint32_t>(uint64_t{round_.lost} * 65536 / sent);
+  lost_share_ = lost_share_ - lost_share_ / 32 + lost / 32;
+  const auto marked = static_cast<uint32_t>(uint64_t{round_.marked} * 1024 / sent);
+  marked_share_ = marked_share_ - marked_share_ / 16 + marked / 16;
+}
+
+bool Delay::loses_much() const { return lost_share_ > kMuchLost && smoothed_ >= kLeastQueued; }
+
+Duration Delay::target() const {
+  const auto slow = static_cast<int64_t>(kSlowFlowBytes) * smoothed_.ns / window_;
+  return std::min(kTarget + nanoseconds(slow), max_target_);
+}
+
+void Delay::on_queueing(Duration queueing, Instant now) {
+  max_target_ = std::min(max_target_ + max_target_ / 64, kMaxTarget);
+  const Duration target = this->target();
+  const bool overflows = ever_overflowed_ && now - overflowed_at_ <= kAfterOverflow;
+  const bool is_nearly_empty = queueing < target / 4 && !overflows;
+  empty_rounds_ = is_nearly_empty ? empty_rounds_ + 1 : 0;
+  if (ignores_delay_) {
+    ignores_delay_ = !is_nearly_empty && now < ignores_until_;
+  } else if (overflows && loses_much()) {
+    before_delay_ = 0;
+    ignores_delay_ = true;
+    ignores_until_ = overflowed_at_ + kAfterOverflow;
+  } else if (queueing > target) {
+    follow_queue(queueing, target, now);
+  } else {
+    before_delay_ = 0;
+  }
+}
+
+void Delay::follow_queue(Duration queueing, Duration target, Instant now) {
+  if (before_delay_ == 0) {
+    before_delay_ = window_;
+    cubic_before_delay_ = cubic_;
+  }
+  const auto excess = static_cast<uint64_t>((queueing - target).ns / 1000);
+  const auto whole = static_cast<uint64_t>((base_ + queueing).ns / 1000);
+  shrink_to(window_ - uint64_t{window_} * excess * 4 / (5 * whole), now);
+  if (window_ > before_delay_ / 4) return;
+  window_ = before_delay_;
+  cubic_ = cubic_before_delay_;
+  if (!ever_overflowed_) slow_start_to_ = UINT32_MAX;
+  before_delay_ = 0;
+  ignores_delay_ = true;
+  ignores_until_ = now + kIgnoreDelayFor;
+}
+
+void Delay::pause_if_due(Instant now) {
+  if (smoothed_ < kLeastQueued || window_ < slow_start_to_ || !round_.limited) return;
+  const Duration after =
+      std::max(loses_much() ? kPauseAfterLosses : kPauseAfter, smoothed_ * kPauseAfterRoundTrips);
+  if (now - confirmed_at_ < after) return;
+  after_pause_ = window_;
+  window_ = std::min(window_, kWindowInPause);
+  pause_end_ = now + std::max(kPause, smoothed_ * 2);
+  update_rate(now);
+}
+
+// --- growth --------------------------------------------------------------------------------------
+
+// The receive buffer must hold what the path does not. In slow start the rate is still growing, so
+// twice what it delivered is allowed.
+uint64_t Delay::limit() const {
+  if (base_ == kUnknown) return kReceiveBufferBytes;
+  const Duration round_trip = ignores_delay_ ? smoothed_ : base_;
+  const uint64_t path = delivery_rate_ / 1000 * static_cast<uint64_t>(round_trip.ns) / 1'000'000;
+  return std::clamp<uint64_t>(2 * path, kReceiveBufferBytes, kMaxWindow);
+}
+
+void Delay::grow(const AckEvent& event) {
+  if (event.in_flight < window_ / 2) return;  // the sender needs no larger window
+  round_.limited = true;
+  if (window_ < slow_start_to_) {
+    window_ = static_cast<uint32_t>(std::min(uint64_t{window_} + event.bytes, limit()));
+    return;
+  }
+  acked_ += event.bytes;
+  if (acked_ < window_) return;
+  acked_ = 0;
+  const uint64_t additive = uint64_t{window_} + growth();
+  const uint64_t cubic = std::min(cubic_window(event.now), uint64_t{window_} * 3 / 2);
+  window_ = static_cast<uint32_t>(std::min(std::max(additive, cubic), limit()));
+}
+
+uint32_t Delay::growth() const {
+  uint32_t step = kGrowthWithQueue;
+  if (ignores_delay_) step = kFairGrowth;
+  if (empty_rounds_ > 0) step = kPacketBytes;
+  if (loses_much()) step = kGrowthWithLosses / window_;
+  step = std::clamp(window_ / 4, 16u, std::max(step, 16u));
+  return empty_rounds_ >= kEmptyRounds ? std::max(step, window_ / 16) : step;
+}
+
+uint64_t Delay::cubic_window(Instant now) const {
+  if (cubic_.plateau == 0) return 0;
+  const int64_t ms = (now - cubic_.begin - cubic_.to_plateau + smoothed_).ns / 1'000'000;
+  const int64_t t = std::clamp(ms, -kMaxCubicMs, kMaxCubicMs);
+  const int64_t bytes = cubic_.plateau + t * t * t / kCubicDenominator * kCubicNumerator;
+  return static_cast<uint64_t>(std::max<int64_t>(bytes, 0));
+}
+
+void Delay::shrink_to(uint64_t window, Instant now) {
+  if (is_pausing()) return;
+  const uint32_t before = window_;
+  window_ = static_cast<uint32_t>(std::clamp<uint64_t>(window, kMinWindow, kMaxWindow));
+  slow_start_to_ = std::min(slow_start_to_, window_);
+  acked_ = 0;
+  changed_at_ = now;
+  const int64_t lost = std::max<int64_t>(int64_t{before} - window_, 0);
+  cubic_ = {.plateau = before,
+            .begin = now,
+            .to_plateau = milliseconds(cube_root(lost * kCubicDenominator / kCubicNumerator))};
+  update_rate(now);
+}
+
+// --- pacing --------------------------------------------------------------------------------------
+
+void Delay::update_rate(Instant now) {
+  const uint64_t unlimited = rate_of_window(window_, smoothed_);
+  cnp_rate_.advance(unlimited, now);
+  pacing_rate_ = cnp_rate_.rate();
+  if (window_ < 2 * kPacketBytes) {
+    pacing_rate_ = std::min(pacing_rate_, std::max<uint64_t>(unlimited, 1));
+  }
+}
+
+}  // namespace verbena::core

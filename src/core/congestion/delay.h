@@ -1,0 +1,124 @@
+// Delay: the congestion control between two hosts, for paths from a LAN to a WAN.
+//
+//   signal                     reaction, at most once for each round trip
+//   -------------------------  -----------------------------------------------------------------
+//   queueing delay > target    the window shrinks by the excess, as in Swift
+//   ECN marks                  the window shrinks by half of the marked share, as in DCTCP
+//   loss of a full queue       the window shrinks to 7/10, as in CUBIC
+//   any other loss             the window shrinks by twice the lost bytes, to 16 KiB at least
+//   CNP (other peers only)     the rate is limited, as in DCQCN
+//   none                       the window grows: slow start, then additive steps, which are small
+//                              while there is a queue; at least as CUBIC does
+//
+// The queueing delay is the smallest round trip of a round minus the smallest ever, so a thread
+// that waited for its CPU now and then is not mistaken for a queue. Slow flows have a larger target
+// than fast ones, so that flows that share a queue come to equal rates.
+//
+// A flow that begins while others keep a queue does not know the smallest round trip. A flow that
+// has not measured it again for a while therefore pauses for a moment. Flows that share a queue
+// measure it at the same time, and so come to pause together.
+//
+// If the delay stays although the window has shrunk to a quarter, others cause it: loss-based flows
+// that fill the queue, or hosts that have no CPU to spare. The window is restored then and delay
+// ignored for a while, so that Verbena holds its share beside TCP.
+//
+// The window may exceed what a receive buffer holds only by what the path itself holds. Below two
+// packets the sender is paced, so that a window can be smaller than one packet.
+#pragma once
+
+#include "core/congestion/dcqcn.h"
+
+namespace verbena::core {
+
+class Delay final : public CongestionControl {
+ public:
+  static constexpr uint32_t kPacketBytes = 1500;  // the unit of growth
+  static constexpr uint32_t kInitialWindow = 16 * 1024;
+  static constexpr uint32_t kMinWindow = 128;
+  static constexpr uint32_t kMaxWindow = 128 * 1024 * 1024;  // 10 Gb/s at 100 ms
+  // The target of a fast flow, and the most of a slow one.
+  static constexpr Duration kTarget = microseconds(500);
+  static constexpr Duration kMaxTarget = milliseconds(2);
+  // The least, where the queue is short: half of the delay at which it overflowed.
+  static constexpr Duration kMinTarget = microseconds(150);
+
+  Delay() : CongestionControl(kInitialWindow) {}
+
+  void on_acked(const AckEvent& event) override;
+  void on_lost(const LossEvent& event) override;
+  void on_timed_out(Instant now) override;
+  void on_cnp(Instant now) override;
+  void on_round_trip(Duration sample, Instant now) override;
+
+  bool ignores_delay() const { return ignores_delay_; }
+  bool is_pausing() const { return after_pause_ != 0; }
+
+ private:
+  static constexpr Duration kUnknown{INT64_MAX};
+  // What happened since the round began. A round lasts one round trip.
+  struct Round {
+    Instant end{};
+    Instant begin{};
+    uint32_t acked = 0;  // bytes
+    uint32_t marked = 0;
+    uint32_t lost = 0;
+    bool limited = false;          // the window limited the sender
+    Duration smallest = kUnknown;  // of its round trips
+  };
+
+  void end_round(Instant now);
+  void measure_shares();
+  void on_queueing(Duration queueing, Instant now);
+  void follow_queue(Duration queueing, Duration target, Instant now);
+  Duration target() const;
+
+  void grow(const AckEvent& event);
+  uint32_t growth() const;
+  uint64_t cubic_window(Instant now) const;
+  uint64_t limit() const;
+  // The window shrinks to `window` and grows slowly from there.
+  void shrink_to(uint64_t window, Instant now);
+  bool may_shrink(Instant now) const { return now - changed_at_ >= smoothed_; }
+  bool loses_much() const;
+  void pause_if_due(Instant now);
+  void update_rate(Instant now);
+
+  Round round_;
+  Duration base_ = kUnknown;  // the smallest round trip ever
+  Duration smoothed_ = milliseconds(1);
+  Duration queueing_{};  // of the latest sample
+  Duration max_target_ = kMaxTarget;
+  uint64_t delivery_rate_ = 0;  // bytes per second, of the latest rounds
+
+  uint32_t slow_start_to_ = UINT32_MAX;
+  uint32_t acked_ = 0;            // bytes since the window last grew
+  uint32_t marked_share_ = 1024;  // DCTCP's alpha, in parts of 1024
+  uint32_t lost_share_ = 0;       // in parts of 65536
+  uint32_t empty_rounds_ = 0;     // in a row, almost without queueing
+  bool ever_overflowed_ = false;
+  Instant overflowed_at_{};
+
+  // CUBIC: the window before it shrank, when that was, and how long it takes to be reached again.
+  struct Cubic {
+    uint32_t plateau = 0;
+    Instant begin{};
+    Duration to_plateau{};
+  };
+  Cubic cubic_;
+  Instant changed_at_{};  // the window: earlier packets say nothing about the effect
+
+  // The window before delay began to shrink it (0: delay does not shrink it now), and its growth.
+  uint32_t before_delay_ = 0;
+  Cubic cubic_before_delay_;
+  bool ignores_delay_ = false;
+  Instant ignores_until_{};
+
+  // The window after the pause; 0: there is none now.
+  uint32_t after_pause_ = 0;
+  Instant pause_end_{};
+  Instant confirmed_at_{};  // base_ was measured, or the latest pause ended
+
+  DcqcnRate cnp_rate_;
+};
+
+}  // namespace verbena::core
