@@ -24,6 +24,9 @@ constexpr uint32_t kEmptyRounds = 4;
 constexpr uint64_t kSlowFlowBytes = 800;
 // More than this share of lost packets is congestion, whatever the delay: 1/4 %.
 constexpr uint32_t kMuchLost = 65536 / 400;
+// On a long path, where a window holds many packets and the link itself loses some: 1 %.
+constexpr uint32_t kMuchLostOnLongPath = 65536 / 100;
+constexpr Duration kLongPath = milliseconds(4);
 // So long after an overflow the queue is not believed to be empty.
 constexpr Duration kAfterOverflow = seconds(1);
 
@@ -81,13 +84,13 @@ void Delay::on_round_trip(Duration sample, Instant now) {
   queueing_ = sample - base_;
   if (now - sample >= changed_at_) round_.smallest = std::min(round_.smallest, sample);
   const bool slow_start = window_ < slow_start_to_;
-  if (slow_start && queueing_ > target() && !ignores_delay_) slow_start_to_ = window_;
+  if (slow_start && queueing_ > target() + jitter() && !ignores_delay_) slow_start_to_ = window_;
   if (now >= round_.end) end_round(now);
 }
 
 void Delay::on_lost(const LossEvent& event) {
   round_.lost += event.bytes;
-  if (queueing_ < kMinTarget && !loses_much()) {
+  if (queueing_ < kMinTarget + jitter() && !loses_much()) {
     if (is_pausing()) return;
     const uint32_t bytes = decrease_for_loss(event, event.episode.window / 4);
     const uint32_t least = std::min(window_, kInitialWindow);
@@ -137,7 +140,13 @@ void Delay::measure_shares() {
   marked_share_ = marked_share_ - marked_share_ / 16 + marked / 16;
 }
 
-bool Delay::loses_much() const { return lost_share_ > kMuchLost && smoothed_ >= kLeastQueued; }
+bool Delay::loses_much() const {
+  if (smoothed_ < kLeastQueued) return false;
+  return lost_share_ > (smoothed_ < kLongPath ? kMuchLost : kMuchLostOnLongPath);
+}
+
+// What the round trip of a long path varies by, without a queue.
+Duration Delay::jitter() const { return base_ == kUnknown ? Duration{} : base_ / 8; }
 
 Duration Delay::target() const {
   const auto slow = static_cast<int64_t>(kSlowFlowBytes) * smoothed_.ns / window_;

@@ -71,6 +71,7 @@ class Delay final : public CongestionControl {
   void on_queueing(Duration queueing, Instant now);
   void follow_queue(Duration queueing, Duration target, Instant now);
   Duration target() const;
+  Duration jitter() const;
 
   void grow(const AckEvent& event);
   uint32_t growth() const;
