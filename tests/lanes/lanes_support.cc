@@ -1,6 +1,7 @@
 // Helpers of the tests of lanes.
 #include "tests/lanes/lanes_support.h"
 
+#include <fcntl.h>
 #include <time.h>
 
 #include <barrier>
@@ -75,6 +76,14 @@ bool has_pattern(std::span<const uint8_t> bytes, uint64_t seed) {
 Region::Region(ibv_pd* pd, size_t bytes, int access) : memory(bytes) {
   mr.reset(ibv_reg_mr(pd, memory.data(), bytes, access));
   EXPECT_NE(mr, nullptr);
+}
+
+ibv_xrcd* open_xrc_domain(ibv_context* context) {
+  ibv_xrcd_init_attr domain{};
+  domain.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  domain.fd = -1;
+  domain.oflags = O_CREAT;
+  return ibv_open_xrcd(context, &domain);
 }
 
 CqPtr make_cq(ibv_context* context, int entries, ibv_comp_channel* channel) {

@@ -52,6 +52,8 @@ struct Region {
 };
 
 CqPtr make_cq(ibv_context* context, int entries = 256, ibv_comp_channel* channel = nullptr);
+// A domain of this process alone; null if that failed.
+ibv_xrcd* open_xrc_domain(ibv_context* context);
 QpPtr make_qp(ibv_pd* pd, ibv_cq* send_cq, ibv_cq* receive_cq, ibv_srq* srq = nullptr);
 // RESET to RTS, towards `peer`.
 int connect_to(ibv_qp* qp, uint32_t peer);

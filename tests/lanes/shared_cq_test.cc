@@ -234,11 +234,7 @@ TEST_F(SharedCqOverrun, FailsIdleQueuePairsOfOtherLanes) {
 
 // Shared receive queues are in the first lane.
 TEST_F(SharedCqOverrun, RaisesSrqErrorForAnXrcQueue) {
-  ibv_xrcd_init_attr domain{};
-  domain.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-  domain.fd = -1;
-  domain.oflags = O_CREAT;
-  ibv_xrcd* const xrcd = ibv_open_xrcd(context_.get(), &domain);
+  ibv_xrcd* const xrcd = open_xrc_domain(context_.get());
   ASSERT_NE(xrcd, nullptr);
   ibv_srq_init_attr_ex init{};
   init.attr.max_wr = 4;

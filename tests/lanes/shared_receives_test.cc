@@ -143,11 +143,7 @@ TEST_F(SharedReceives, ReachTheirLimitOnce) {
 
 // Each sender is in a lane of its own; all receive queue pairs of the domain are in the first.
 TEST_F(SharedReceives, OfAnXrcDomainServeSendersOfAllLanes) {
-  ibv_xrcd_init_attr domain{};
-  domain.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-  domain.fd = -1;
-  domain.oflags = O_CREAT;
-  ibv_xrcd* const xrcd = ibv_open_xrcd(context_.get(), &domain);
+  ibv_xrcd* const xrcd = open_xrc_domain(context_.get());
   ASSERT_NE(xrcd, nullptr);
   CqPtr cq = make_cq(context_.get());
   Endpoint elsewhere(pd_.get());  // the queue becomes one of several lanes
