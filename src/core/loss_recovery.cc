@@ -36,7 +36,7 @@ void LossRecovery::reset() {
   board_.reset();
   timers_.fill(kNever);
   retries_.tries = 0;
-  measured_psn_.reset();
+  sampler_.clear();
   probes_ = 0;
   probed_at_ = kNever;
   qp_.has_unwindowed_packet = is_probe_due_ = false;
@@ -100,7 +100,6 @@ void LossRecovery::on_sack(const wire::Packet& nak, Instant now) {
       set_state(psn, state, now);
       is_news = true;
     }
-    if (measured_psn_ == chunk.first) end_measurement(now);
   };
   const auto find_lost = [&](const SendWqe&, const Chunk& chunk) {
     if (is_listed(chunk.first) || !is_overtaken(chunk.first, now)) return;
@@ -110,6 +109,9 @@ void LossRecovery::on_sack(const wire::Packet& nak, Instant now) {
     }
   };
   cursor_.for_each_chunk(board_->executed, cursor_.next(), record_listed);
+  if (const auto sample = sampler_.on_received(is_listed, now)) {
+    qp_.peer->on_round_trip(*sample, now);
+  }
   cursor_.for_each_chunk(board_->executed, cursor_.next(), find_lost);
   if (!is_news) return;
   end_probes(now);
@@ -201,15 +203,15 @@ void LossRecovery::on_retransmitted(wire::Psn psn, const Chunk& chunk, Instant n
     if (was_lost) set_state(part, PacketState::InFlight, now);
     board_->record_retransmit(part, now);
     board_->at(part).is_requested_again = executed;
-    if (measured_psn_ == part) measured_psn_.reset();  // the response could be to either copy
   }
+  sampler_.clear();
   if (!is_set(Timer::Ack)) restart_ack_timer(now);
 }
 
 void LossRecovery::on_retracted() {
   qp_.peer->release(in_flight_bytes_);
   in_flight_bytes_ = 0;
-  measured_psn_.reset();
+  sampler_.clear();
   stop_ack_timer();
   was_retracted_ = true;
 }
@@ -256,7 +258,7 @@ void LossRecovery::end_if_over() {
 
 void LossRecovery::on_executed(wire::Psn end, Instant now) {
   if (!is_before(board_->executed, end)) return;
-  if (measured_psn_ && is_before(*measured_psn_, end)) end_measurement(now);
+  sampler_.on_acked_before(end, now);
   // One response of a READ shows that all of its chunk was executed.
   end = cursor_.chunk_at(cursor_.place_of(end - 1)).end();
   cursor_.for_each_chunk(board_->executed, end, [&](const SendWqe& wqe, const Chunk& chunk) {
@@ -365,7 +367,7 @@ void LossRecovery::on_deadline(Instant now) {
   if (is_due(Timer::Ack, now)) return on_ack_timeout(now);
   if (!is_due(Timer::Probe, now) || is_stranded_) return;
   ++probes_;
-  measured_psn_.reset();  // this silence is no round trip
+  sampler_.clear();  // this silence is no round trip
   qp_.has_unwindowed_packet = is_probe_due_ = true;
   set(Timer::Probe, probe_time(now));
 }
@@ -373,7 +375,7 @@ void LossRecovery::on_deadline(Instant now) {
 void LossRecovery::on_ack_timeout(Instant now) {
   if (is_stranded_) return fail_head(WcStatus::RetryExceeded);
   stop_ack_timer();
-  measured_psn_.reset();
+  sampler_.clear();
   probes_ = 0;
   probed_at_ = kNever;
   if (cursor_.queue().empty()) return;

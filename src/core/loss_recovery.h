@@ -24,6 +24,7 @@
 
 #include "base/time.h"
 #include "core/qp_common.h"
+#include "core/round_trip_sampler.h"
 #include "core/scoreboard.h"
 #include "core/send_cursor.h"
 #include "core/work_queue.h"
@@ -72,10 +73,7 @@ class LossRecovery {
     in_flight_bytes_ += bytes;
   }
   void start_timers(wire::Psn first, Instant now) {
-    if (!measured_psn_) {
-      measured_psn_ = first;
-      measured_since_ = now;
-    }
+    sampler_.on_sent(first, now);
     if (!is_set(Timer::Ack)) restart_ack_timer(now);
   }
   // The packet to send so that the peer receives `psn`, or responds to it.
@@ -99,7 +97,8 @@ class LossRecovery {
       in_flight_bytes_ -= bytes;
     }
     cursor_.acknowledge(packets);
-    if (measured_psn_ && is_before(*measured_psn_, cursor_.unacked())) end_measurement(now);
+    const auto sample = sampler_.on_acked_before(cursor_.unacked(), now);
+    if (sample && !is_active()) qp_.peer->on_round_trip(*sample, now);  // no wait for a gap
     retries_.tries = 0;
     renew_retries();
     retries_.rnr_left = qp_.attr.rnr_retry;
@@ -219,10 +218,6 @@ class LossRecovery {
   }
   void set_state(wire::Psn psn, PacketState state, Instant now);
   [[gnu::cold, gnu::noinline]] void remove_from_scoreboard(uint32_t packets, Instant now);
-  void end_measurement(Instant now) {
-    qp_.peer->on_round_trip(now - measured_since_, now);
-    measured_psn_.reset();
-  }
   void end_probes(Instant now);
 
   QpCommon& qp_;
@@ -236,10 +231,9 @@ class LossRecovery {
   bool was_retracted_ = false;     // the request at the head was retracted once
   bool is_probe_due_ = false;
   bool is_stranded_ = false;
-  uint32_t probes_ = 0;             // in a row, without a response
-  Instant probed_at_ = kNever;      // the last of them
-  wire::OptionalPsn measured_psn_;  // its round trip is being measured
-  Instant measured_since_{};
+  uint32_t probes_ = 0;         // in a row, without a response
+  Instant probed_at_ = kNever;  // the last of them
+  RoundTripSampler sampler_;
 };
 
 }  // namespace verbena::core

@@ -66,6 +66,14 @@ class BulkSender {
   uint64_t completed_ = 0;
 };
 
+// A host whose CPU other programs use, too: it runs and waits in turn.
+void keep_busy(World& world, HostId id, bool runs) {
+  constexpr uint64_t kLongest = 2'000'000;
+  world.host(id).set_paused(!runs);
+  world.after(nanoseconds(static_cast<int64_t>(world.prng().below(kLongest))),
+              [&world, id, runs] { keep_busy(world, id, !runs); });
+}
+
 double jain_index(const std::vector<double>& shares) {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   double squares = 0;
@@ -91,6 +99,11 @@ SharedLinkResult run_shared_link(uint64_t seed, const SharedLinkShape& shape) {
   std::vector<std::unique_ptr<TcpFlow>> tcp;
   for (uint32_t i = 0; i < shape.tcp_flows; ++i) {
     tcp.push_back(std::make_unique<TcpFlow>(world, bottleneck, shape.delay * 2));
+  }
+
+  if (shape.busy_hosts) {
+    keep_busy(world, kReceiver, true);
+    for (const auto& s : senders) keep_busy(world, s->id(), true);
   }
 
   world.run_for(shape.warm_up);

@@ -51,7 +51,7 @@ Duration Bottleneck::transmission_time(size_t bytes) const {
   return nanoseconds(std::llround(static_cast<double>(bytes) * 8e9 / settings_.bits_per_second));
 }
 
-void Bottleneck::arrive(Packet packet, Instant arrival) {
+void Bottleneck::arrive(Packet packet, Instant arrival, Instant read) {
   settle(arrival);
   ++counters_.arrived_packets;
   const bool is_lost = prng_.chance(settings_.loss);
@@ -73,7 +73,7 @@ void Bottleneck::arrive(Packet packet, Instant arrival) {
   counters_.forwarded_bytes += packet.size();
   counters_.bytes_by_flow[flow_of(packet)] += packet.size();
   if (is_held) ++counters_.reordered_packets;
-  const Instant delivery = free_at_ + settings_.delay;
+  const Instant delivery = std::max(free_at_, read) + settings_.delay;
   if (is_held)
     held_.push_back({delivery + settings_.held_for, std::move(packet)});
   else

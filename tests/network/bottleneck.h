@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -67,8 +68,10 @@ class Bottleneck {
 
   explicit Bottleneck(const LinkSettings& settings);
 
-  // A packet arrives. Arrivals are passed in order of time.
-  void arrive(Packet packet, Instant arrival);
+  // A packet arrives. Arrivals are passed in order of time. A packet that was read later is on the
+  // wire for the whole delay from then on: an end must never measure a shorter path than it has.
+  void arrive(Packet packet, Instant arrival, Instant read);
+  void arrive(Packet packet, Instant arrival) { arrive(std::move(packet), arrival, arrival); }
   // When the next packet leaves the wire; kNever if there is none.
   Instant next_delivery() const;
   // Takes a packet whose delivery is due.

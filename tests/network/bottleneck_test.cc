@@ -52,6 +52,15 @@ TEST(Bottleneck, DeliversAPacketAfterItsTransmissionAndTheDelay) {
   EXPECT_EQ(link.next_delivery(), kNever);
 }
 
+TEST(Bottleneck, APacketThatWasReadLateStillTakesTheWholeDelay) {
+  LinkSettings settings = gigabit();
+  settings.delay = milliseconds(5);
+  Bottleneck link(settings);
+  const Instant read = kStart + milliseconds(3);
+  link.arrive(packet(), kStart, read);
+  EXPECT_EQ(link.next_delivery(), read + milliseconds(5));
+}
+
 TEST(Bottleneck, SpacesPacketsByTheRate) {
   Bottleneck link(gigabit());
   for (uint8_t i = 0; i < 50; ++i) link.arrive(packet(i), kStart);

@@ -132,7 +132,8 @@ class Forwarder {
     const Instant first = now - unobserved;
     const auto size = static_cast<int64_t>(batch.size());
     for (int64_t i = 0; i < size; ++i) {
-      link_.arrive(std::move(batch[static_cast<size_t>(i)]), first + unobserved * (i + 1) / size);
+      link_.arrive(std::move(batch[static_cast<size_t>(i)]), first + unobserved * (i + 1) / size,
+                   now);
     }
     looked = now;
     size_t delivered = 0;

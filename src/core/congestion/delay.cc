@@ -17,18 +17,19 @@ constexpr int64_t kMaxCubicMs = 100'000;
 constexpr uint32_t kFairGrowth = 800;
 constexpr uint32_t kGrowthWithQueue = 192;
 constexpr uint32_t kGrowthWithLosses = 250'000;  // divided by the window: large flows grow less
-// After so many rounds with an empty queue the window grows by a part of itself.
+// After so many rounds with an empty queue the window grows by a part of itself, unless the other
+// flows have just paused.
 constexpr uint32_t kEmptyRounds = 4;
 
 // A flow's target grows by the time that this many bytes take at its rate.
 constexpr uint64_t kSlowFlowBytes = 800;
-// More than this share of lost packets is congestion, whatever the delay: 1/4 %.
-constexpr uint32_t kMuchLost = 65536 / 400;
+// More than this share of lost packets is congestion, whatever the delay: 1/8 %.
+constexpr uint32_t kMuchLost = 65536 / 800;
 // On a long path, where a window holds many packets and the link itself loses some: 1 %.
 constexpr uint32_t kMuchLostOnLongPath = 65536 / 100;
 constexpr Duration kLongPath = milliseconds(4);
-// So long after an overflow the queue is not believed to be empty.
-constexpr Duration kAfterOverflow = seconds(1);
+// So long after an overflow, or a long queue, an empty one may be the pause of others.
+constexpr Duration kAfterQueue = seconds(1);
 
 // How long delay is ignored before it is tried again.
 constexpr Duration kIgnoreDelayFor = seconds(1);
@@ -36,11 +37,14 @@ constexpr Duration kIgnoreDelayFor = seconds(1);
 // Pauses: how long no round trip was as short as the smallest, and how long they last.
 constexpr Duration kPauseAfter = seconds(1);
 constexpr Duration kPauseAfterLosses = milliseconds(100);
-constexpr int64_t kPauseAfterRoundTrips = 128;
+constexpr int64_t kRoundTripsBetweenPauses = 512;
+// A thread that can run waits at most about this long for a CPU.
+constexpr Duration kLongestStall = milliseconds(4);
 // Below this round trip no queue matters, so losses without delay have other causes.
 constexpr Duration kLeastQueued = microseconds(400);
 constexpr Duration kPause = milliseconds(8);
-constexpr uint32_t kWindowInPause = 256;
+// Less queueing than this is none.
+constexpr Duration kEmptyQueue = microseconds(50);
 
 int64_t cube_root(int64_t value) {
   int64_t root = 0;
@@ -64,10 +68,7 @@ void Delay::on_acked(const AckEvent& event) {
     slow_start_to_ = std::min(slow_start_to_, window_);
   }
   if (is_pausing()) {
-    if (event.now >= pause_end_) {
-      window_ = std::exchange(after_pause_, 0);
-      confirmed_at_ = changed_at_ = event.now;
-    }
+    if (event.now >= pause_end_) end_pause(event.now);
   } else {
     grow(event);
   }
@@ -77,14 +78,14 @@ void Delay::on_acked(const AckEvent& event) {
 
 void Delay::on_round_trip(Duration sample, Instant now) {
   smoothed_ = base_ == kUnknown ? sample : smoothed_ + (sample - smoothed_) / 8;
-  if (sample <= base_) {
-    base_ = sample;
-    confirmed_at_ = now;
-  }
+  const bool is_smallest = sample <= base_;
+  base_ = std::min(base_, sample);
   queueing_ = sample - base_;
-  if (now - sample >= changed_at_) round_.smallest = std::min(round_.smallest, sample);
-  const bool slow_start = window_ < slow_start_to_;
-  if (slow_start && queueing_ > target() + jitter() && !ignores_delay_) slow_start_to_ = window_;
+  if (is_smallest || (!others_fill_queue_ && queueing_ < kEmptyQueue)) confirmed_at_ = now;
+  if (now - sample >= changed_at_) {
+    round_.smallest = std::min(round_.smallest, sample);
+    if (is_pausing()) smallest_in_pause_ = std::min(smallest_in_pause_, sample);
+  }
   if (now >= round_.end) end_round(now);
 }
 
@@ -100,6 +101,7 @@ void Delay::on_lost(const LossEvent& event) {
   }
   ever_overflowed_ = true;
   overflowed_at_ = event.now;
+  if (smoothed_ >= kLeastQueued) queued_at_ = event.now;
   if (event.episode.bytes_lost != 0) return;
   max_target_ = std::clamp(queueing_ / 2, kMinTarget, kMaxTarget);
   if (may_shrink(event.now)) shrink_to(uint64_t{window_} * 7 / 10, event.now);
@@ -122,13 +124,33 @@ void Delay::end_round(Instant now) {
   }
   measure_shares();
   if (!is_pausing()) {
-    if (round_.marked != 0 && may_shrink(now)) {
-      shrink_to(window_ - uint64_t{window_} * marked_share_ / 2048, now);
+    if (round_.marked != 0) {
+      if (may_shrink(now)) shrink_to(window_ - uint64_t{window_} * marked_share_ / 2048, now);
+      before_delay_ = 0;  // the queue is known to be shared with flows that react
+      empty_rounds_ = 0;
+      queued_at_ = now;
     }
-    if (round_.smallest != kUnknown) on_queueing(round_.smallest - base_, now);
+    judge_delay(now);
     pause_if_due(now);
   }
   round_ = {.end = now + smoothed_, .begin = now};
+}
+
+// A sign of a queue ends slow start at once. The window shrinks only if the queue was there for
+// longer than a thread waits for its CPU.
+void Delay::judge_delay(Instant now) {
+  if (round_.smallest == kUnknown) return;
+  const bool is_slow_start = window_ < slow_start_to_;
+  if (is_slow_start && round_.smallest - base_ > target() && !ignores_delay_) {
+    slow_start_to_ = window_;
+  }
+  const bool is_nearly_empty = round_.smallest - base_ < target() / 4 && !overflows(now);
+  empty_rounds_ = is_nearly_empty ? empty_rounds_ + 1 : 0;
+  if (empty_rounds_ == 1) empty_since_ = now;
+  judged_.smallest = std::min(judged_.smallest, round_.smallest);
+  if (now - judged_.begin < kLongestStall) return;
+  on_queueing(judged_.smallest - base_, now);
+  judged_ = {.begin = now};
 }
 
 void Delay::measure_shares() {
@@ -138,6 +160,10 @@ void Delay::measure_shares() {
   lost_share_ = lost_share_ - lost_share_ / 32 + lost / 32;
   const auto marked = static_cast<uint32_t>(uint64_t{round_.marked} * 1024 / sent);
   marked_share_ = marked_share_ - marked_share_ / 16 + marked / 16;
+}
+
+bool Delay::overflows(Instant now) const {
+  return ever_overflowed_ && now - overflowed_at_ <= kAfterQueue;
 }
 
 bool Delay::loses_much() const {
@@ -150,21 +176,19 @@ Duration Delay::jitter() const { return base_ == kUnknown ? Duration{} : base_ /
 
 Duration Delay::target() const {
   const auto slow = static_cast<int64_t>(kSlowFlowBytes) * smoothed_.ns / window_;
-  return std::min(kTarget + nanoseconds(slow), max_target_);
+  return std::min(kTarget + nanoseconds(slow), max_target_) + jitter();
 }
 
 void Delay::on_queueing(Duration queueing, Instant now) {
   max_target_ = std::min(max_target_ + max_target_ / 64, kMaxTarget);
   const Duration target = this->target();
-  const bool overflows = ever_overflowed_ && now - overflowed_at_ <= kAfterOverflow;
-  const bool is_nearly_empty = queueing < target / 4 && !overflows;
-  empty_rounds_ = is_nearly_empty ? empty_rounds_ + 1 : 0;
+  if (queueing > target / 2) queued_at_ = now;
   if (ignores_delay_) {
-    ignores_delay_ = !is_nearly_empty && now < ignores_until_;
-  } else if (overflows && loses_much()) {
+    ignores_delay_ = empty_rounds_ == 0 && now < ignores_until_;
+  } else if (overflows(now) && loses_much() && others_fill_queue_) {
     before_delay_ = 0;
     ignores_delay_ = true;
-    ignores_until_ = overflowed_at_ + kAfterOverflow;
+    ignores_until_ = overflowed_at_ + kAfterQueue;
   } else if (queueing > target) {
     follow_queue(queueing, target, now);
   } else {
@@ -191,13 +215,29 @@ void Delay::follow_queue(Duration queueing, Duration target, Instant now) {
 
 void Delay::pause_if_due(Instant now) {
   if (smoothed_ < kLeastQueued || window_ < slow_start_to_ || !round_.limited) return;
-  const Duration after =
-      std::max(loses_much() ? kPauseAfterLosses : kPauseAfter, smoothed_ * kPauseAfterRoundTrips);
-  if (now - confirmed_at_ < after) return;
+  if (now - confirmed_at_ < pause_interval()) return;
+  const Duration pause = std::max(kPause, smoothed_ * 2);
   after_pause_ = window_;
-  window_ = std::min(window_, kWindowInPause);
-  pause_end_ = now + std::max(kPause, smoothed_ * 2);
+  window_ = std::min(window_, static_cast<uint32_t>(kPacketBytes * smoothed_.ns / (pause / 2).ns));
+  pause_end_ = now + pause;
+  changed_at_ = now;
+  smallest_in_pause_ = kUnknown;
   update_rate(now);
+}
+
+// All Verbenas that share a queue pause together, so a queue that stays is that of others.
+void Delay::end_pause(Instant now) {
+  window_ = std::exchange(after_pause_, 0);
+  confirmed_at_ = changed_at_ = now;
+  if (smallest_in_pause_ == kUnknown) return;
+  others_fill_queue_ = smallest_in_pause_ - base_ > target() / 2;
+  ignores_delay_ = others_fill_queue_;
+  ignores_until_ = now + pause_interval() + kPause * 2;
+}
+
+Duration Delay::pause_interval() const {
+  if (loses_much()) return std::max(kPauseAfterLosses, base_ * kRoundTripsBetweenPauses / 4);
+  return std::max(kPauseAfter, base_ * kRoundTripsBetweenPauses);
 }
 
 // --- growth --------------------------------------------------------------------------------------
@@ -206,7 +246,8 @@ void Delay::pause_if_due(Instant now) {
 // twice what it delivered is allowed.
 uint64_t Delay::limit() const {
   if (base_ == kUnknown) return kReceiveBufferBytes;
-  const Duration round_trip = ignores_delay_ ? smoothed_ : base_;
+  const bool is_slow_start = window_ < slow_start_to_;
+  const Duration round_trip = ignores_delay_ && !is_slow_start ? smoothed_ : base_;
   const uint64_t path = delivery_rate_ / 1000 * static_cast<uint64_t>(round_trip.ns) / 1'000'000;
   return std::clamp<uint64_t>(2 * path, kReceiveBufferBytes, kMaxWindow);
 }
@@ -215,24 +256,28 @@ void Delay::grow(const AckEvent& event) {
   if (event.in_flight < window_ / 2) return;  // the sender needs no larger window
   round_.limited = true;
   if (window_ < slow_start_to_) {
-    window_ = static_cast<uint32_t>(std::min(uint64_t{window_} + event.bytes, limit()));
+    const uint64_t larger = uint64_t{window_} + event.bytes;
+    const uint64_t limit = this->limit();
+    window_ = static_cast<uint32_t>(std::min(larger, limit));
+    if (larger > limit && ignores_delay_) slow_start_to_ = window_;  // nothing else would end it
     return;
   }
   acked_ += event.bytes;
   if (acked_ < window_) return;
   acked_ = 0;
-  const uint64_t additive = uint64_t{window_} + growth();
+  const uint64_t additive = uint64_t{window_} + growth(event.now);
   const uint64_t cubic = std::min(cubic_window(event.now), uint64_t{window_} * 3 / 2);
   window_ = static_cast<uint32_t>(std::min(std::max(additive, cubic), limit()));
 }
 
-uint32_t Delay::growth() const {
-  uint32_t step = kGrowthWithQueue;
-  if (ignores_delay_) step = kFairGrowth;
-  if (empty_rounds_ > 0) step = kPacketBytes;
+uint32_t Delay::growth(Instant now) const {
+  uint32_t step = ignores_delay_ ? kFairGrowth : kGrowthWithQueue;
   if (loses_much()) step = kGrowthWithLosses / window_;
   step = std::clamp(window_ / 4, 16u, std::max(step, 16u));
-  return empty_rounds_ >= kEmptyRounds ? std::max(step, window_ / 16) : step;
+  const bool had_queue = queued_at_ && now - *queued_at_ <= kAfterQueue;
+  const bool others_may_pause = had_queue && now - empty_since_ <= kPause * 2;
+  const bool is_unused = empty_rounds_ >= kEmptyRounds && !others_may_pause;
+  return is_unused ? std::max({step, kPacketBytes, window_ / 16}) : step;
 }
 
 uint64_t Delay::cubic_window(Instant now) const {

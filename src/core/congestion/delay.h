@@ -26,6 +26,8 @@
 // packets the sender is paced, so that a window can be smaller than one packet.
 #pragma once
 
+#include <optional>
+
 #include "core/congestion/dcqcn.h"
 
 namespace verbena::core {
@@ -67,6 +69,7 @@ class Delay final : public CongestionControl {
   };
 
   void end_round(Instant now);
+  void judge_delay(Instant now);
   void measure_shares();
   void on_queueing(Duration queueing, Instant now);
   void follow_queue(Duration queueing, Duration target, Instant now);
@@ -74,17 +77,24 @@ class Delay final : public CongestionControl {
   Duration jitter() const;
 
   void grow(const AckEvent& event);
-  uint32_t growth() const;
+  uint32_t growth(Instant now) const;
   uint64_t cubic_window(Instant now) const;
   uint64_t limit() const;
   // The window shrinks to `window` and grows slowly from there.
   void shrink_to(uint64_t window, Instant now);
   bool may_shrink(Instant now) const { return now - changed_at_ >= smoothed_; }
+  bool overflows(Instant now) const;
   bool loses_much() const;
   void pause_if_due(Instant now);
+  void end_pause(Instant now);
+  Duration pause_interval() const;
   void update_rate(Instant now);
 
   Round round_;
+  struct {
+    Instant begin{};
+    Duration smallest = kUnknown;
+  } judged_;                  // the rounds since delay last changed the window, or could have
   Duration base_ = kUnknown;  // the smallest round trip ever
   Duration smoothed_ = milliseconds(1);
   Duration queueing_{};  // of the latest sample
@@ -96,8 +106,10 @@ class Delay final : public CongestionControl {
   uint32_t marked_share_ = 1024;  // DCTCP's alpha, in parts of 1024
   uint32_t lost_share_ = 0;       // in parts of 65536
   uint32_t empty_rounds_ = 0;     // in a row, almost without queueing
+  Instant empty_since_{};
   bool ever_overflowed_ = false;
   Instant overflowed_at_{};
+  std::optional<Instant> queued_at_;  // the queue was last long, or marked packets
 
   // CUBIC: the window before it shrank, when that was, and how long it takes to be reached again.
   struct Cubic {
@@ -117,7 +129,9 @@ class Delay final : public CongestionControl {
   // The window after the pause; 0: there is none now.
   uint32_t after_pause_ = 0;
   Instant pause_end_{};
-  Instant confirmed_at_{};  // base_ was measured, or the latest pause ended
+  Duration smallest_in_pause_ = kUnknown;
+  bool others_fill_queue_ = true;  // as far as is known
+  Instant confirmed_at_{};         // base_ was measured, or the latest pause ended
 
   DcqcnRate cnp_rate_;
 };

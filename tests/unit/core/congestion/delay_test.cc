@@ -29,6 +29,18 @@ class DelayTest : public ::testing::Test {
     lose(1);
   }
 
+  // Keeps a queue until the flow pauses, and measures this round trip in the pause.
+  void pause_with(Duration round_trip) {
+    for (int i = 0; i < 10'000 && !control_.is_pausing(); ++i)
+      round(kEmptyPath + microseconds(450));
+    ASSERT_TRUE(control_.is_pausing());
+    now_ = now_ + milliseconds(4);
+    control_.on_round_trip(round_trip, now_);
+    now_ = now_ + milliseconds(4);
+    control_.on_acked({.bytes = 1, .in_flight = 1, .now = now_});
+    ASSERT_FALSE(control_.is_pausing());
+  }
+
   Instant now_{1'000'000'000};
   Delay control_;
 };
@@ -60,8 +72,9 @@ TEST_F(DelayTest, GrowsBeyondTheReceiveBufferOnALongPath) {
 TEST_F(DelayTest, ShrinksWhenTheQueueExceedsTheTarget) {
   grow_to(200'000);
   const uint32_t before = control_.window();
-  round(kEmptyPath + milliseconds(1));
-  round(kEmptyPath + milliseconds(1));
+  for (int i = 0; i < 3; ++i) round(kEmptyPath + milliseconds(1));
+  EXPECT_GE(control_.window(), before) << "a thread may have waited for its CPU";
+  for (int i = 0; i < 8; ++i) round(kEmptyPath + milliseconds(1));
   EXPECT_LT(control_.window(), before * 7 / 10);
 }
 
@@ -144,12 +157,38 @@ TEST_F(DelayTest, PausesToMeasureTheSmallestRoundTripAgain) {
   int rounds = 0;
   while (!control_.is_pausing() && ++rounds < 5000) round(kEmptyPath + microseconds(450));
   ASSERT_TRUE(control_.is_pausing());
-  EXPECT_LE(control_.window(), 256u);
+  EXPECT_LE(control_.window(), Delay::kPacketBytes);
   const uint32_t in_pause = control_.window();
   now_ = now_ + milliseconds(20);
   control_.on_acked({.bytes = in_pause, .in_flight = in_pause, .now = now_});
   EXPECT_FALSE(control_.is_pausing());
   EXPECT_GT(control_.window(), 100'000u);
+}
+
+TEST_F(DelayTest, AQueueThatStaysInAPauseIsThatOfOthers) {
+  grow_to(200'000);
+  pause_with(milliseconds(1));
+  EXPECT_TRUE(control_.ignores_delay());
+  pause_with(kEmptyPath);
+  EXPECT_FALSE(control_.ignores_delay()) << "all flows have paused";
+}
+
+TEST_F(DelayTest, GrowsByAPartOfItselfOnlyWhenTheOthersHaveNotJustPaused) {
+  grow_to(100'000);
+  for (int i = 0; i < 300; ++i) round(kEmptyPath + microseconds(450));
+  const uint32_t before = control_.window();
+  for (int i = 0; i < 80; ++i) round(kEmptyPath);  // 8 ms
+  EXPECT_LT(control_.window(), before + before / 4);
+  for (int i = 0; i < 160; ++i) round(kEmptyPath);
+  EXPECT_GT(control_.window(), before * 2);
+}
+
+TEST_F(DelayTest, JitterOfALongPathIsNoQueue) {
+  const Duration path = milliseconds(10);
+  for (int i = 0; i < 6; ++i) round(path);
+  const uint32_t before = control_.window();
+  for (int i = 0; i < 20; ++i) round(path + milliseconds(1));
+  EXPECT_GT(control_.window(), before);
 }
 
 TEST_F(DelayTest, DoesNotPauseOnAShortPath) {
