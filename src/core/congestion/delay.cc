@@ -126,9 +126,10 @@ void Delay::end_round(Instant now) {
   if (!is_pausing()) {
     if (round_.marked != 0) {
       if (may_shrink(now)) shrink_to(window_ - uint64_t{window_} * marked_share_ / 2048, now);
-      before_delay_ = 0;  // the queue is known to be shared with flows that react
-      empty_rounds_ = 0;
-      queued_at_ = now;
+      // The queue keeps itself short, so delay needs no reaction, and others cannot fill it.
+      before_delay_ = empty_rounds_ = 0;
+      ignores_delay_ = false;
+      marked_at_ = queued_at_ = now;
     }
     judge_delay(now);
     pause_if_due(now);
@@ -184,7 +185,7 @@ void Delay::on_queueing(Duration queueing, Instant now) {
   const Duration target = this->target();
   if (queueing > target / 2) queued_at_ = now;
   if (ignores_delay_) {
-    ignores_delay_ = empty_rounds_ == 0 && now < ignores_until_;
+    ignores_delay_ = !is_unused(now) && now < ignores_until_;
   } else if (overflows(now) && loses_much() && others_fill_queue_) {
     before_delay_ = 0;
     ignores_delay_ = true;
@@ -222,17 +223,25 @@ void Delay::pause_if_due(Instant now) {
   pause_end_ = now + pause;
   changed_at_ = now;
   smallest_in_pause_ = kUnknown;
+  round_trip_before_pause_ = smoothed_;
   update_rate(now);
 }
 
-// All Verbenas that share a queue pause together, so a queue that stays is that of others.
+// All Verbenas that share a queue pause together, so a queue that stays is that of others. Such a
+// queue may have been there since the flow began, so what counts is how far the round trip fell:
+// base_ could be that of a queue.
 void Delay::end_pause(Instant now) {
   window_ = std::exchange(after_pause_, 0);
   confirmed_at_ = changed_at_ = now;
-  if (smallest_in_pause_ == kUnknown) return;
-  others_fill_queue_ = smallest_in_pause_ - base_ > target() / 2;
+  const Duration smallest = smallest_in_pause_;
+  if (smallest == kUnknown) return;
+  const Duration before = round_trip_before_pause_;
+  const bool halved = smallest * 2 <= before;
+  const bool fell_to_base = base_ >= kLongPath && (smallest - base_) * 4 <= before - base_;
+  const bool has_marks = marked_at_ && now - *marked_at_ <= kAfterQueue;
+  others_fill_queue_ = !halved && !fell_to_base && !has_marks;
   ignores_delay_ = others_fill_queue_;
-  ignores_until_ = now + pause_interval() + kPause * 2;
+  ignores_until_ = now + pause_interval() * 4;  // the next pause decides
 }
 
 Duration Delay::pause_interval() const {
@@ -274,10 +283,14 @@ uint32_t Delay::growth(Instant now) const {
   uint32_t step = ignores_delay_ ? kFairGrowth : kGrowthWithQueue;
   if (loses_much()) step = kGrowthWithLosses / window_;
   step = std::clamp(window_ / 4, 16u, std::max(step, 16u));
+  return is_unused(now) ? std::max({step, kPacketBytes, window_ / 16}) : step;
+}
+
+// The queue is empty, and not only because others pause.
+bool Delay::is_unused(Instant now) const {
   const bool had_queue = queued_at_ && now - *queued_at_ <= kAfterQueue;
   const bool others_may_pause = had_queue && now - empty_since_ <= kPause * 2;
-  const bool is_unused = empty_rounds_ >= kEmptyRounds && !others_may_pause;
-  return is_unused ? std::max({step, kPacketBytes, window_ / 16}) : step;
+  return empty_rounds_ >= kEmptyRounds && !others_may_pause;
 }
 
 uint64_t Delay::cubic_window(Instant now) const {

@@ -78,6 +78,7 @@ class Delay final : public CongestionControl {
 
   void grow(const AckEvent& event);
   uint32_t growth(Instant now) const;
+  bool is_unused(Instant now) const;
   uint64_t cubic_window(Instant now) const;
   uint64_t limit() const;
   // The window shrinks to `window` and grows slowly from there.
@@ -109,6 +110,7 @@ class Delay final : public CongestionControl {
   Instant empty_since_{};
   bool ever_overflowed_ = false;
   Instant overflowed_at_{};
+  std::optional<Instant> marked_at_;
   std::optional<Instant> queued_at_;  // the queue was last long, or marked packets
 
   // CUBIC: the window before it shrank, when that was, and how long it takes to be reached again.
@@ -130,6 +132,7 @@ class Delay final : public CongestionControl {
   uint32_t after_pause_ = 0;
   Instant pause_end_{};
   Duration smallest_in_pause_ = kUnknown;
+  Duration round_trip_before_pause_{};
   bool others_fill_queue_ = true;  // as far as is known
   Instant confirmed_at_{};         // base_ was measured, or the latest pause ended
 
