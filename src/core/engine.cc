@@ -55,6 +55,12 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   order_received_packets(config_.slot);
   state_.now = now;
   Arrivals arrivals;
+  if (packets.size() == 1 && try_fast_receive(packets.front(), now, arrivals)) return arrivals;
+  return on_batch(packets, now);
+}
+
+Engine::Arrivals Engine::on_batch(std::span<const wire::RxPacket> packets, Instant now) {
+  Arrivals arrivals;
   QueuePair* touched = nullptr;
   size_t runs_from = 0;    // packets before this one belong to a run that was refused
   bool exchanged = false;  // this packet has changed places with the one before
@@ -83,12 +89,6 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     if (qp == nullptr) {
       if (on_management(*packet, rx)) arrivals.responses_due = true;
       continue;
-    }
-    if (is_message && packets.size() == 1 && packet->op.position == wire::Position::Only &&
-        try_fast_receive(*qp, *packet, *rx.meta, now)) {
-      arrivals.messages = true;
-      arrivals.receives = verb == wire::Verb::Send || packet->op.has_immediate;
-      return arrivals;
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;

@@ -121,6 +121,7 @@ class Engine {
   };
 
   QueuePair* qp_of(const DeadlineEntry& entry);  // null: the entry is stale
+  Arrivals on_batch(std::span<const wire::RxPacket> packets, Instant now);
   // Packets at the front of a batch.
   struct RunResult {
     size_t handled = 0;
@@ -134,13 +135,12 @@ class Engine {
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool wait_at_front = false);
   void wake_waiting(PeerPath& peer, Instant now);
-  bool try_fast_receive(QueuePair& qp, const wire::Packet& packet, const wire::RxMeta& meta,
-                        Instant now);
+  bool try_fast_receive(const wire::RxPacket& rx, Instant now, Arrivals& arrivals);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
   bool fast_send(QueuePair& qp, wire::PacketSink& sink, Instant now);
   bool end_reservation(QueuePair& qp);
   void make_ready(QueuePair& qp);
-  void drop_served();
+  [[gnu::noinline]] void drop_served();
   void transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool only_active_qp);
   void schedule(QueuePair& qp) {
     const Instant at = qp.deadline();

@@ -17,6 +17,12 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
   return payload_bytes + kPiggybackBytes <= packet_payload_bytes;
 }
 
+bool is_fast(const wire::OpcodeInfo& op) {
+  return (op.verb == wire::Verb::Send || op.verb == wire::Verb::Write) &&
+         op.position == wire::Position::Only && op.transport == wire::Transport::Rc &&
+         !op.has_invalidate;
+}
+
 }  // namespace
 
 // --- sending -------------------------------------------------------------------------------------
@@ -102,27 +108,35 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 
 // --- receiving -----------------------------------------------------------------------------------
 
-[[gnu::flatten]] bool Engine::try_fast_receive(QueuePair& qp, const wire::Packet& packet,
-                                               const wire::RxMeta& meta, Instant now) {
-  if (qp.type() != QpType::Rc || !config_.fast_path || packet.op.has_invalidate ||
-      !qp.try_fast_receive(packet, meta, now)) {
+// The packet is alone in its batch.
+[[gnu::flatten]] bool Engine::try_fast_receive(const wire::RxPacket& rx, Instant now,
+                                               Arrivals& arrivals) {
+  if (rx.bytes.empty() || !config_.fast_path) return false;
+  const wire::OpcodeInfo& op = wire::info_of(static_cast<uint8_t>(rx.bytes.front()));
+  if (!is_fast(op)) return false;
+  const wire::Packet* const packet = parse(rx);
+  if (packet == nullptr) return false;
+  QueuePair* const qp = find(packet->bth.destination);
+  if (qp == nullptr || qp->type() != QpType::Rc || !qp->try_fast_receive(*packet, *rx.meta, now)) {
     return false;
   }
-  if (qp.state() != QpState::Rts || !qp.peer()->waiting.empty() || state_.overrun) [[unlikely]] {
-    after_change(qp, now);
+  state_.counters.add(CounterId::packets_received);
+  arrivals.messages = true;
+  arrivals.receives = op.verb == wire::Verb::Send || op.has_immediate;
+  if (qp->state() != QpState::Rts || !qp->peer()->waiting.empty() || state_.overrun) [[unlikely]] {
+    after_change(*qp, now);
   } else {  // an ACK is due
-    make_ready(qp);
-    schedule(qp);
+    make_ready(*qp);
+    schedule(*qp);
   }
   return true;
 }
 
-// The caller has checked that the packet is a SEND Only or WRITE Only.
+// The caller has checked is_fast().
 bool QueuePair::try_fast_receive(const wire::Packet& p, const wire::RxMeta& meta, Instant now) {
   if (common_.state != QpState::Rts || backoff_.is_waiting() || pacer_.limited() ||
       !p.bth.ack_request || p.bth.becn || wire::is_marked(meta.traffic_class) ||
-      p.op.transport != wire::Transport::Rc || (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta))
-      [[unlikely]] {
+      (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {
     return false;
   }
   Requester& requester = *reliable_;

@@ -68,7 +68,7 @@ class MemoryView {
     uint32_t code = UINT32_MAX;  // not a code: codes have 24 bits
     const Entry* place = nullptr;
   };
-  const Entry* look_up(uint32_t code, Known& known) const;
+  [[gnu::cold, gnu::noinline]] const Entry* look_up(uint32_t code, Known& known) const;
   const RegionInfo* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access,
                                   RegionInfo& of_window) const;
   static const RegionInfo* window_granting(const Entry& e, Kind kind, uint32_t key, wire::Qpn qpn,

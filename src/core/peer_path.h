@@ -60,6 +60,7 @@ class PeerPath {
   void on_acked(uint32_t bytes, bool marked, Instant now) {
     const uint32_t before = in_flight_;
     release(bytes);
+    if (is_in_memory()) return;  // the window is fixed
     control_->on_acked({.bytes = bytes, .in_flight = before, .marked = marked, .now = now});
     adopt();
   }

@@ -46,7 +46,7 @@ namespace {
 
 }  // namespace
 
-void place(MemoryArea to, std::span<const std::byte> from, bool ends_message) {
+void place(const MemoryArea& to, std::span<const std::byte> from, bool ends_message) {
   if (to.copier != nullptr) [[unlikely]]
     return copy_in(to, from);
   if (ends_message) return place_last_word_last(to.at, from);
@@ -188,10 +188,9 @@ bool resolve_writable(const MemoryView& memory, uint32_t pd, std::span<const Sge
       });
 }
 
-}  // namespace
-
-bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
-             std::span<const std::byte> from, bool ends_message) {
+[[gnu::noinline]] bool scatter_to_list(const MemoryView& memory, uint32_t pd,
+                                       std::span<const Sge> sges, uint32_t offset,
+                                       std::span<const std::byte> from, bool ends_message) {
   WritableAreas areas;
   if (!resolve_writable(memory, pd, sges, offset, from.size(), areas)) return false;
   for (size_t i = 0; i < areas.count; ++i) {
@@ -199,6 +198,20 @@ bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, u
     place(to, from.first(bytes), ends_message && i + 1 == areas.count);
     from = from.subspan(bytes);
   }
+  return true;
+}
+
+}  // namespace
+
+bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
+             std::span<const std::byte> from, bool ends_message) {
+  if (sges.size() != 1 || from.empty()) [[unlikely]]
+    return scatter_to_list(memory, pd, sges, offset, from, ends_message);
+  const Sge& sge = sges.front();
+  const MemoryArea to =
+      memory.resolve_local(sge.lkey, pd, sge.address + offset, from.size(), kLocalWrite);
+  if (to == nullptr) return false;
+  place(to, from, ends_message);
   return true;
 }
 

@@ -20,7 +20,7 @@ namespace verbena::core {
 void place_last_word_last(std::byte* to, std::span<const std::byte> from);
 
 // Writes `from` to resolved memory.
-void place(MemoryArea to, std::span<const std::byte> from, bool ends_message);
+void place(const MemoryArea& to, std::span<const std::byte> from, bool ends_message);
 
 // The payloads of a run as one sequence of bytes.
 class PayloadReader {

@@ -53,10 +53,10 @@ struct EngineState {
 
   // Neither throws. Engine::reserve_lists reserves memory for each queue pair; an event beyond that
   // is lost if memory is exhausted. A completion queue then stays armed.
-  void raise(const AsyncEvent& event) {
+  [[gnu::cold, gnu::noinline]] void raise(const AsyncEvent& event) {
     if (!try_append(events, event)) counters.add(CounterId::out_of_memory);
   }
-  bool notify(CompletionQueue* cq) {
+  [[gnu::noinline]] bool notify(CompletionQueue* cq) {
     if (try_append(notified, cq)) return true;
     cq->arm(Armed::Any);
     counters.add(CounterId::out_of_memory);
@@ -113,7 +113,7 @@ struct QpCommon {
   }
 
   // A completion was lost, so the application does not learn the outcome of a work request.
-  void fail_by_overrun() {
+  [[gnu::cold, gnu::noinline]] void fail_by_overrun() {
     if (failure || state == QpState::Error) return;
     engine.raise({.kind = EventKind::QpFatal, .qp = self});
     fail(WcStatus::Fatal);

@@ -59,10 +59,10 @@ class SharedReceiveQueue {
     explicit operator bool() const { return slot != kNone; }  // false: none, or it is too short
   };
   // The oldest receive, if it is at least so long.
-  Consumed consume(size_t bytes = 0);
-  void release(Slot slot);
+  [[gnu::noinline]] Consumed consume(size_t bytes = 0);
+  [[gnu::noinline]] void release(Slot slot);
   // Undoes consume(): the receive is the oldest again.
-  void give_back(Slot slot);
+  [[gnu::cold, gnu::noinline]] void give_back(Slot slot);
   // Of a receive that belongs to the caller.
   const ReceiveWqe& at(Slot slot) const { return wqes_[slot]; }
   std::span<const Sge> sges(Slot slot) const {

@@ -1,6 +1,8 @@
 // Posting work requests: the hot path. It takes one lock for the whole list and allocates nothing.
 #include <arpa/inet.h>
 
+#include <mutex>
+
 #include "abi/verbs/c_enum.h"
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
@@ -135,21 +137,24 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
 int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   if (qp.nic->is_abandoned()) [[unlikely]]
     return EIO;
-  runtime::Nic::PostingGuard guard(*qp.lane);
-  const Instant now = guard.lane().recent_time();
+  runtime::Lane& lane = *qp.lane;
+  const std::lock_guard lock(lane.mutex());  // a receive gives the engine nothing to do
+  const Instant now = lane.recent_time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     status = kBadSges;
     if (good_sges(wr->sg_list, wr->num_sge)) {
       const core::ReceiveRequest request{wr->wr_id, sges_of(wr->sg_list, wr->num_sge)};
-      status = guard.engine().post_receive(*qp.core, request, now);
+      status = lane.engine().post_receive(*qp.core, request, now);
     }
     if (!status.ok()) break;
   }
   // In the error state a receive is flushed at once, and a thread may be waiting for its
   // completion.
-  if (qp.core->state() == core::QpState::Error) [[unlikely]]
-    guard.lane().after_post(*qp.core, guard.lane().time());
+  if (qp.core->state() == core::QpState::Error) [[unlikely]] {
+    lane.after_post(*qp.core, lane.time());
+    lane.deliver();
+  }
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
 }
 

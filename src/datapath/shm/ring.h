@@ -9,6 +9,7 @@
 // short message followed by an ACK costs one cache line, and one miss.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -288,7 +289,12 @@ inline void RingWriter::publish_early() {
     to += part.size();
   }
   VERBENA_CHECK(left <= kMaxPadding);
-  while (left-- > 0) *to++ = std::byte{};
+  // Not a loop: the compiler would call memset.
+  if ((left & 2) != 0) {
+    std::fill_n(to, 2, std::byte{});
+    to += 2;
+  }
+  if ((left & 1) != 0) *to = std::byte{};
   append(word.pack(), end);
   return true;
 }
