@@ -76,7 +76,11 @@ void Delay::on_acked(const AckEvent& event) {
 }
 
 void Delay::on_round_trip(Duration sample, Instant now) {
-  smoothed_ = base_ == kUnknown ? sample : smoothed_ + (sample - smoothed_) / 8;
+  if (base_ == kUnknown) {
+    smoothed_ = sample;
+    round_.end = std::min(round_.end, now + sample);  // it began with a guess of the round trip
+  }
+  smoothed_ = smoothed_ + (sample - smoothed_) / 8;
   if (sample <= base_) {
     base_ = sample;
     confirmed_at_ = now;
@@ -108,6 +112,10 @@ void Delay::on_lost(const LossEvent& event) {
 void Delay::on_timed_out(Instant now) { shrink_to(window_ / 2, now); }
 
 void Delay::on_cnp(Instant now) {
+  if (base_ == kUnknown) {  // so the rate of the window is unknown, too
+    if (may_shrink(now)) shrink_to(window_ / 2, now);
+    return;
+  }
   cnp_rate_.on_cnp(rate_of_window(window_, smoothed_), now);
   update_rate(now);
 }
@@ -190,7 +198,8 @@ void Delay::follow_queue(Duration queueing, Duration target, Instant now) {
 }
 
 void Delay::pause_if_due(Instant now) {
-  if (smoothed_ < kLeastQueued || window_ < slow_start_to_ || !round_.limited) return;
+  if (base_ == kUnknown || smoothed_ < kLeastQueued) return;
+  if (window_ < slow_start_to_ || !round_.limited) return;
   const Duration after =
       std::max(loses_much() ? kPauseAfterLosses : kPauseAfter, smoothed_ * kPauseAfterRoundTrips);
   if (now - confirmed_at_ < after) return;
@@ -231,7 +240,9 @@ uint32_t Delay::growth() const {
   if (ignores_delay_) step = kFairGrowth;
   if (empty_rounds_ > 0) step = kPacketBytes;
   if (loses_much()) step = kGrowthWithLosses / window_;
-  step = std::clamp(window_ / 4, 16u, std::max(step, 16u));
+  // Without a queue a window of less than a packet grows by a packet, too. Otherwise a flow at the
+  // minimum would stay there for many round trips.
+  if (empty_rounds_ == 0 || loses_much()) step = std::clamp(window_ / 4, 16u, std::max(step, 16u));
   return empty_rounds_ >= kEmptyRounds ? std::max(step, window_ / 16) : step;
 }
 

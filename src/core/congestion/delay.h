@@ -6,7 +6,8 @@
 //   ECN marks                  the window shrinks by half of the marked share, as in DCTCP
 //   loss of a full queue       the window shrinks to 7/10, as in CUBIC
 //   any other loss             the window shrinks by twice the lost bytes, to 16 KiB at least
-//   CNP (other peers only)     the rate is limited, as in DCQCN
+//   CNP (other peers only)     the rate is limited, as in DCQCN; before the first round trip is
+//                              measured, the window shrinks to half
 //   none                       the window grows: slow start, then additive steps, which are small
 //                              while there is a queue; at least as CUBIC does
 //

@@ -104,6 +104,32 @@ TEST_F(DelayTest, ShrinksByHalfOfTheMarkedShare) {
   EXPECT_LT(control_.window(), before / 100);
 }
 
+TEST_F(DelayTest, ReactsToMarksAfterOneMeasuredRoundTrip) {
+  const Duration round_trip = microseconds(10);
+  const uint32_t window = control_.window();
+  // The first ACK starts a round, and no pause, before the round trip is known.
+  control_.on_acked({.bytes = window, .in_flight = window, .marked = true, .now = now_});
+  control_.on_round_trip(round_trip, now_);
+  EXPECT_FALSE(control_.is_pausing());
+  const uint32_t before = control_.window();
+  for (int i = 0; i < 2; ++i) round(round_trip, true);
+  EXPECT_LT(control_.window(), before);
+}
+
+TEST_F(DelayTest, GrowsByAPacketFromASmallWindowWhenTheQueueIsEmpty) {
+  round(kEmptyPath);
+  while (control_.window() > Delay::kMinWindow) control_.on_timed_out(now_);
+  for (int i = 0; i < 4; ++i) round(kEmptyPath);
+  EXPECT_GE(control_.window(), 2 * Delay::kPacketBytes);
+}
+
+TEST_F(DelayTest, ACnpBeforeTheFirstRoundTripHalvesTheWindow) {
+  control_.on_cnp(now_);
+  control_.on_cnp(now_ + microseconds(50));
+  EXPECT_EQ(control_.window(), Delay::kInitialWindow / 2);
+  EXPECT_EQ(control_.pacing_rate(), CongestionControl::kUnpaced);
+}
+
 TEST_F(DelayTest, ALossOfAFullQueueCostsThreeTenths) {
   grow_to(200'000);
   control_.on_round_trip(kEmptyPath + milliseconds(1), now_);
