@@ -21,7 +21,10 @@ constexpr size_t kLargestPacket = wire::kMaxHeaderBytes + 4096 + 4;
 // The network of ns-3 damages no packet. The field is there, so that packets have their size.
 constexpr size_t kIcrcBytes = 4;
 
-Instant now() { return {ns3::Simulator::Now().GetNanoSeconds()}; }
+// As on a machine that runs for a while.
+constexpr Instant kBegin{1'000'000'000'000};
+
+Instant now() { return kBegin + nanoseconds(ns3::Simulator::Now().GetNanoSeconds()); }
 
 wire::PathId path_to(ns3::Ipv4Address address) { return wire::PathId{address.Get()}; }
 

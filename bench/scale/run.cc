@@ -22,6 +22,15 @@ constexpr uint32_t kHeaderBytes = 20 + 8 + 12 + 4 + 2;
 
 uint64_t heap_bytes() { return mallinfo2().uordblks; }
 
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 uint64_t peak_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -45,7 +54,9 @@ class Run {
     schedule_next();
     ns3::Simulator::Stop(shape_.limit);
     const auto begin = std::chrono::steady_clock::now();
+    const double cpu_before = cpu_seconds();
     ns3::Simulator::Run();
+    result_.cpu_seconds = cpu_seconds() - cpu_before;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     result_.seconds = took.count();
     result_.events = ns3::Simulator::GetEventCount();
@@ -138,6 +149,8 @@ class Run {
     if (verbena_ == nullptr) return;
     using core::CounterId;
     result_.engine_seconds = std::chrono::duration<double>(verbena_->engine_time()).count();
+    result_.engine_packets =
+        verbena_->counter(CounterId::packets_sent) + verbena_->counter(CounterId::packets_received);
     result_.ecn_marked = verbena_->counter(CounterId::np_ecn_marked_roce_packets);
     result_.retransmitted = verbena_->counter(CounterId::retransmitted_packets);
     result_.timeouts = verbena_->counter(CounterId::timeouts);
@@ -167,12 +180,14 @@ std::string as_json(const RunShape& shape, const RunResult& r) {
       "\"failed\": %lu,\n \"last_ns\": %ld, \"optimum_ns\": %ld, \"packets\": %lu, "
       "\"dropped\": %lu, \"marked\": %lu,\n \"median_queue\": %lu, \"p99_queue\": %lu, "
       "\"largest_queue\": %lu, \"ecn_marked\": %lu, \"retransmitted\": %lu, \"timeouts\": %lu, "
-      "\"probes\": %lu,\n \"events\": %lu, \"seconds\": %.3f, \"engine_seconds\": %.3f, "
+      "\"probes\": %lu,\n \"events\": %lu, \"seconds\": %.3f, \"cpu_seconds\": %.3f, "
+      "\"engine_seconds\": %.3f, \"engine_packets\": %lu, "
       "\"host_bytes\": %lu, \"node_bytes\": %lu, \"peak_bytes\": %lu,\n \"flows\": [",
       shape.scenario.c_str(), shape.transport.c_str(), shape.seed, shape.mtu, shape.load, r.failed,
       r.last_ns, r.optimum_ns, r.network.packets, r.network.dropped, r.network.marked,
       r.median_queue, r.p99_queue, r.largest_queue, r.ecn_marked, r.retransmitted, r.timeouts,
-      r.probes, r.events, r.seconds, r.engine_seconds, r.host_bytes, r.node_bytes, r.peak_bytes);
+      r.probes, r.events, r.seconds, r.cpu_seconds, r.engine_seconds, r.engine_packets,
+      r.host_bytes, r.node_bytes, r.peak_bytes);
   std::string json = text;
   for (const FlowTime& flow : r.flows) {
     std::snprintf(text, sizeof text, "%s[%lu, %ld, %ld]", json.back() == '[' ? "" : ", ",

@@ -19,10 +19,10 @@ struct RunShape {
   uint64_t bytes = 1'000'000;  // of each sender
   uint64_t gbps = 100;
   // Fat tree
-  FatTree tree;
+  FatTree tree{};
   double load = 0.3;
   uint32_t flows = 1000;
-  QueueShape queues;
+  QueueShape queues{};
   // Flows that have not ended by then have failed.
   ns3::Time limit = ns3::Seconds(2);
 };
@@ -49,11 +49,13 @@ struct RunResult {
   uint64_t probes = 0;
   // Cost on this machine.
   uint64_t events = 0;
-  double seconds = 0;
-  double engine_seconds = 0;
-  uint64_t host_bytes = 0;  // of each host: engine and socket
-  uint64_t node_bytes = 0;  // of each node of ns-3
-  uint64_t peak_bytes = 0;  // of the whole process
+  double seconds = 0;  // elapsed
+  double cpu_seconds = 0;
+  double engine_seconds = 0;    // of the elapsed ones
+  uint64_t engine_packets = 0;  // sent and received
+  uint64_t host_bytes = 0;      // of each host: engine and socket
+  uint64_t node_bytes = 0;      // of each node of ns-3
+  uint64_t peak_bytes = 0;      // of the whole process
 };
 
 RunResult run(const RunShape& shape);
