@@ -27,6 +27,8 @@
 // packets the sender is paced, so that a window can be smaller than one packet.
 #pragma once
 
+#include <algorithm>
+
 #include "core/congestion/dcqcn.h"
 
 namespace verbena::core {
@@ -35,6 +37,9 @@ class Delay final : public CongestionControl {
  public:
   static constexpr uint32_t kPacketBytes = 1500;  // the unit of growth
   static constexpr uint32_t kInitialWindow = 16 * 1024;
+  // The initial window, if packets are large. With ten, as TCP, an incast of 64 senders would not
+  // fit into a queue of 2 MB.
+  static constexpr uint32_t kInitialPackets = 7;
   static constexpr uint32_t kMinWindow = 128;
   static constexpr uint32_t kMaxWindow = 128 * 1024 * 1024;  // 10 Gb/s at 100 ms
   // The target of a fast flow, and the most of a slow one.
@@ -45,6 +50,9 @@ class Delay final : public CongestionControl {
 
   Delay() : CongestionControl(kInitialWindow) {}
 
+  void set_packet_bytes(uint32_t bytes) override {
+    window_ = std::max(kInitialWindow, kInitialPackets * bytes);
+  }
   void on_acked(const AckEvent& event) override;
   void on_lost(const LossEvent& event) override;
   void on_timed_out(Instant now) override;

@@ -38,6 +38,13 @@ TEST_F(DelayTest, DoublesTheWindowInSlowStart) {
   EXPECT_EQ(control_.window(), 2 * Delay::kInitialWindow);
 }
 
+TEST_F(DelayTest, BeginsWithSevenPacketsIfTheyAreLarge) {
+  control_.set_packet_bytes(1024 + 256);
+  EXPECT_EQ(control_.window(), Delay::kInitialWindow);
+  control_.set_packet_bytes(4096 + 256);
+  EXPECT_EQ(control_.window(), 7u * (4096 + 256));
+}
+
 TEST_F(DelayTest, DoesNotGrowWhileTheSenderNeedsLess) {
   control_.on_round_trip(kEmptyPath, now_);
   control_.on_acked({.bytes = 1000, .in_flight = 1000, .now = now_});
