@@ -13,7 +13,7 @@ VERBENA_FUZZ_SECONDS ?= 60
 # Rounds of `make bench`; docs/performance.md needs at least 5.
 RUNS ?= 5
 # Flows of each run of the fat tree on ns-3.
-FLOWS ?= 2000
+FLOWS ?= 1000
 bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference core_distance qp_load qp_census thread_load cm_flood half_round_trip
 network_targets = ibverbs rdmacm verbena udp_reference incast bottleneck
 
@@ -82,7 +82,7 @@ bench-networks: ## measure slow links, many senders and small MTUs; writes its s
 	python3 -B bench/suite --build build --networks-only
 	python3 -B bench/suite --networks-from build/bench/networks.json
 
-scale: ## simulate an incast and a fat tree of 320 hosts on ns-3; writes docs/scale.md (under 15 minutes on 2 cores; FLOWS=2000)
+scale: ## simulate an incast and a fat tree of 320 hosts on ns-3; writes docs/scale.md (under 10 minutes on 2 cores; FLOWS=1000)
 	scripts/install-packages.sh build scale
 	$(call configure,default)
 	$(call compile,default) --target verbena-scale

@@ -31,6 +31,7 @@ INCASTS = {  # name: what it is, and the arguments
     "1m-25g": ("1 MB from each, 25 Gb/s", ["--bytes", "1000000", "--gbps", "25"]),
 }
 GOAL_INCAST = 1.10
+HOST_BYTES_PER_MS = 100e9 / 8 / 1e3  # of a host's link
 
 
 def scenarios(flows):
@@ -128,6 +129,12 @@ def slowdown_table(results, load):
     return markdown(["flow size", "flows", *(label for label, _ in TRANSPORTS.values()), "p99 below DCTCP's"], rows)
 
 
+def arrivals_ms(results, load):
+    """How long flows arrive, on average."""
+    sizes = sum(size for size, _, _ in results[f"fat-tree.{load}.delay"]["flows"])
+    return f"{sizes / (load / 100 * 320 * HOST_BYTES_PER_MS):.1f} ms"
+
+
 def network_table(results):
     rows = []
     for load in LOADS:
@@ -156,21 +163,24 @@ def cost_table(results):
 # --- 100,000 hosts -------------------------------------------------------------------------------
 
 def extrapolation(results):
-    """Numbers for 100,000 hosts, from the fat tree at 50 %."""
+    """Numbers for 100,000 hosts at a steady load of 50 %, from the fat tree at 50 %."""
     result = results["fat-tree.50.delay"]
     hosts, many = 320, 100_000
-    simulated = result["last_ns"] / 1e9
-    events_per_host = result["events"] / simulated / hosts
+    flows = len(result["flows"])
+    sizes = sum(size for size, _, _ in result["flows"])
+    flows_per_host_ms = 0.5 * HOST_BYTES_PER_MS / (sizes / flows)
+    events = flows_per_host_ms * result["events"] / flows * many  # for each simulated ms
     rate = result["events"] / result["cpu_seconds"]
-    nodes = many * 5 / 4  # a fat tree of three levels with 64 ports has one switch for each four hosts, or fewer
-    host_memory = result["host_bytes"] * many + result["node_bytes"] * nodes
-    return {"events_per_host_ms": events_per_host / 1e3, "rate": rate, "simulated_ms": simulated * 1e3,
-            "core_hours_per_ms": events_per_host * many / 1e3 / rate / 3600,
-            "memory_gb": host_memory / 1e9, "host_kib": result["host_bytes"] / 1024,
-            "node_kib": result["node_bytes"] / 1024,
-            "engine_ns": 1e9 * result["engine_seconds"] / result["events"],
-            "packet_us": 1e6 * result["engine_seconds"] / max(1, result["engine_packets"]),
-            "engine_hours_per_ms": result["engine_seconds"] / simulated / hosts * many / 1e3 / 3600}
+    switches = 5 / 4 * 74 ** 2  # 74 ports: 74^3 / 4 hosts
+    memory = result["host_bytes"] * many + result["node_bytes"] * (many + switches)
+    core_hours = events / rate / 3600
+    engine_share = result["engine_seconds"] / result["seconds"]
+    return {"events_per_flow": result["events"] / flows, "flows_per_host_ms": flows_per_host_ms, "events": events / 1e9,
+            "events_per_us": events / 1e3 / 64, "rate_thousands": rate / 1e3, "core_hours_per_ms": core_hours,
+            "core_hours_per_ten": 10 * core_hours, "engine_hours_per_ms": engine_share * core_hours,
+            "packet_us": 1e6 * engine_share * result["cpu_seconds"] / result["engine_packets"],
+            "memory_gb": memory / 1e9, "busy_gb": result["peak_bytes"] / hosts * many / 1e9, "switches": switches,
+            "host_kib": result["host_bytes"] / 1024, "node_kib": result["node_bytes"] / 1024}
 
 
 # --- pictures ------------------------------------------------------------------------------------
@@ -223,7 +233,8 @@ def write_page(results, folder):
     page = template.format(
         incast=incast_table(results), incast_verdict=incast_verdict(results), network=network_table(results),
         slowdown_30=slowdown_table(results, 30), slowdown_50=slowdown_table(results, 50), cost=cost_table(results),
-        flows=f"{len(results['fat-tree.50.delay']['flows']):,}", many=types.SimpleNamespace(**extrapolation(results)), **about)
+        flows=f"{len(results['fat-tree.50.delay']['flows']):,}", arrivals_30=arrivals_ms(results, 30),
+        arrivals_50=arrivals_ms(results, 50), many=types.SimpleNamespace(**extrapolation(results)), **about)
     (DOCS / "scale.md").write_text(page, encoding="utf-8")
     print(f"The page: {DOCS / 'scale.md'}")
 
@@ -231,7 +242,7 @@ def write_page(results, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the build folder")
-    parser.add_argument("--flows", type=int, default=2000, help="flows of each run of the fat tree")
+    parser.add_argument("--flows", type=int, default=1000, help="flows of each run of the fat tree")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time; each needs 200 MB")
     parser.add_argument("--from-results", action="store_true", help="run nothing; write the page again")
     options = parser.parse_args()
