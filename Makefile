@@ -12,6 +12,8 @@ VERBENA_FUZZ_SECONDS ?= 60
 
 # Rounds of `make bench`; docs/performance.md needs at least 5.
 RUNS ?= 5
+# Flows of each run of the fat tree on ns-3.
+FLOWS ?= 1000
 bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference core_distance qp_load qp_census thread_load cm_flood half_round_trip
 network_targets = ibverbs rdmacm verbena udp_reference incast bottleneck
 
@@ -25,9 +27,12 @@ steering = for setting in $$(scripts/steering.sh); do export "$$setting"; done
 sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h' 'tools/*.cc' \
 	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc' 'examples/*.h' 'examples/*.cc'
 
+# clang-tidy needs the headers of ns-3 for these, which only `make scale` installs.
+without_ns3 = $(if $(wildcard /usr/include/ns3/ptr.h),,|^bench/scale/|^tests/scale/)
+
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: build demo test test-ecosystem bench bench-scaling bench-networks interop soak fuzz install deb clean format tidy help
+.PHONY: build demo test test-ecosystem bench bench-scaling bench-networks scale interop soak fuzz install deb clean format tidy help
 
 build: ## build the library and the tool into build/ (default)
 	scripts/install-packages.sh build
@@ -79,6 +84,12 @@ bench-networks: ## measure slow links, many senders and small MTUs; writes its s
 	$(call compile,default) --target $(network_targets)
 	python3 -B bench/suite --build build --networks-only
 	python3 -B bench/suite --networks-from build/bench/networks.json
+
+scale: ## simulate an incast and a fat tree of 320 hosts on ns-3; writes docs/scale.md (under 10 minutes on 2 cores; FLOWS=1000)
+	scripts/install-packages.sh build scale
+	$(call configure,default)
+	$(call compile,default) --target verbena-scale
+	python3 -B bench/suite/scale.py --build build --flows $(FLOWS) --jobs $(JOBS)
 
 interop: ## run the interoperability tests (tests/interop/*.sh); skips those that cannot run here
 	scripts/install-packages.sh build interop
@@ -135,9 +146,9 @@ tidy: ## check layering, formatting and clang-tidy; a warning fails (20 minutes 
 	$(call configure,default)
 	tests/tidy/layering.sh
 	$(sources) | xargs -r clang-format --dry-run --Werror
-	$(sources) | grep '\.cc$$' | grep -v '^tests/ecosystem/' | python3 -B scripts/tidy.py build $(JOBS)
+	$(sources) | grep '\.cc$$' | grep -vE '^tests/ecosystem/$(without_ns3)' | python3 -B scripts/tidy.py build $(JOBS)
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 	@echo "Variables: PREFIX DESTDIR JOBS VERBENA_SIM_SEEDS VERBENA_SIM_SEEDS_ASAN"
-	@echo "           VERBENA_SOAK_MINUTES VERBENA_SOAK_FROM VERBENA_FUZZ_SECONDS VERBENA_SKIP_PACKAGES RUNS"
+	@echo "           VERBENA_SOAK_MINUTES VERBENA_SOAK_FROM VERBENA_FUZZ_SECONDS VERBENA_SKIP_PACKAGES RUNS FLOWS"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the missing Debian packages for the given purposes:
-#   scripts/install-packages.sh build [demo] [test] [bench] [interop] [deb] [fuzz] [tidy]
+#   scripts/install-packages.sh build [demo] [test] [bench] [scale] [interop] [deb] [fuzz] [tidy]
 # Changes nothing (and needs no network) if all are installed. VERBENA_SKIP_PACKAGES=1 disables it.
 set -euo pipefail
 
@@ -12,6 +12,7 @@ declare -A packages=(
           libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev nftables
           dpkg-dev lintian infiniband-diags"
   [bench]="perftest iperf3 ucx-utils libfabric-bin qperf rdmacm-utils gnuplot-nox python3 iproute2 util-linux"
+  [scale]="libns3-dev gnuplot-nox python3"
   [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
   [deb]="dpkg-dev binutils gzip"
   [ecosystem]="ucx-utils libucx-dev libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio hwloc-nox

@@ -27,7 +27,7 @@ namespace verbena::core {
   X(np_ecn_marked_roce_packets, "packets that arrived with an ECN mark (CE)")              \
   X(np_cnp_sent, "CNPs sent to peers whose packets arrived with an ECN mark")              \
   X(rp_cnp_handled, "CNPs received that slow a queue pair down")                           \
-  X(rp_cnp_ignored, "dropped: CNPs to no queue pair, or not from its peer")                \
+  X(rp_cnp_ignored, "dropped: CNPs to no queue pair, not from its peer, or not needed")    \
   X(duplicate_requests, "requests received again (their response was lost or late)")       \
   X(duplicate_dropped, "dropped: duplicate READs or atomics without a responder resource") \
   X(out_of_sequence, "requests ahead of the expected PSN (a packet was lost)")             \

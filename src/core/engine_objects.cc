@@ -118,6 +118,7 @@ PeerPath* Engine::acquire_peer(const QpAttributes& attr) {
   if (found == peers_.end()) {
     auto peer = std::make_unique<PeerPath>(attr.is_on_this_host ? within_host(*config_.congestion)
                                                                 : *config_.congestion);
+    peer->set_payload_bytes(wire::bytes_of(attr.path_mtu));
     peer->destination = key.first;
     peer->slot = key.second;
     peer->waiting.reserve(1);

@@ -29,6 +29,12 @@ class PeerPath {
   PeerPath(const PeerPath&) = delete;
   PeerPath& operator=(const PeerPath&) = delete;
 
+  // The path MTU. Called before the first packet.
+  void set_payload_bytes(uint32_t bytes) {
+    on_wire_->set_packet_bytes(bytes + kPacketOverhead);
+    adopt();
+  }
+
   // Packets go through shared memory from now on. The congestion control for a return to the wire
   // is allocated here, because use_wire() must not fail.
   void use_shared_memory() {

@@ -330,65 +330,33 @@ void Host::turn() {
   }
 }
 
-namespace {
-
-using namespace core::qp_attr;
-
-bool has_requester(core::QpType type) {
-  return type == core::QpType::Rc || type == core::QpType::XrcSend;
-}
-bool has_responder(core::QpType type) {
-  return type == core::QpType::Rc || type == core::QpType::XrcReceive;
-}
-
-uint32_t rtr_mask(core::QpType type) {
-  const uint32_t all = kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn;
-  return has_responder(type) ? all | kMaxDestRdAtomic | kMinRnrTimer : all;
-}
-
-uint32_t rts_mask(core::QpType type) {
-  uint32_t mask = kState | kSqPsn;
-  if (type != core::QpType::Uc) mask |= kTimeout;
-  if (has_requester(type)) mask |= kRetryCount | kRnrRetry | kMaxRdAtomic;
-  return mask;
-}
-
-}  // namespace
-
 void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb, const ConnectionShape& s) {
-  const auto bring_up = [&](Host& self, core::QueuePair& qp, Host& peer, core::QueuePair& peer_qp,
-                            uint32_t sq_psn, uint32_t rq_psn, uint32_t read_depth,
-                            uint32_t peer_read_depth) {
-    core::QpAttributes attr;
-    attr.state = core::QpState::Init;
-    attr.port = 1;
-    attr.access = s.access;
-    self.modify(qp, attr, kState | kPkeyIndex | kPort | kAccessFlags);
-    attr.state = core::QpState::Rtr;
-    attr.address.is_global = true;
-    attr.address.destination = peer.gid();
-    attr.source_gid = self.gid();
-    attr.path = wire::PathId{peer.id()};
-    attr.path_packet_bytes = self.packet_bytes(peer);
-    attr.path_mtu = s.mtu;
-    attr.dest_qpn = peer_qp.qpn();
-    attr.rq_psn = rq_psn;
-    attr.max_dest_read_atomic = peer_read_depth;
-    attr.min_rnr_timer = s.min_rnr_timer;
-    self.modify(qp, attr, rtr_mask(qp.type()));
-    attr.state = core::QpState::Rts;
-    attr.sq_psn = sq_psn;
-    attr.timeout = s.timeout;
-    attr.retry_count = s.retry_count;
-    attr.rnr_retry = s.rnr_retry;
-    attr.max_read_atomic = read_depth;
-    self.modify(qp, attr, rts_mask(qp.type()));
+  const auto bring_up = [&](Host& self, core::QueuePair& qp, ConnectionEnd end, Host& peer,
+                            core::QueuePair& peer_qp) {
+    end.source = self.gid();
+    end.destination = peer.gid();
+    end.path = wire::PathId{peer.id()};
+    end.path_packet_bytes = self.packet_bytes(peer);
+    end.peer = peer_qp.qpn();
+    for (const Transition& t : transitions_to_rts(qp.type(), end, s))
+      self.modify(qp, t.attr, t.mask);
   };
-  bring_up(a, qa, b, qb, s.psn_a, s.psn_b, s.read_depth_a, s.read_depth_b);
-  bring_up(b, qb, a, qa, s.psn_b, s.psn_a, s.read_depth_b, s.read_depth_a);
+  bring_up(a, qa,
+           {.sq_psn = s.psn_a,
+            .rq_psn = s.psn_b,
+            .read_depth = s.read_depth_a,
+            .peer_read_depth = s.read_depth_b},
+           b, qb);
+  bring_up(b, qb,
+           {.sq_psn = s.psn_b,
+            .rq_psn = s.psn_a,
+            .read_depth = s.read_depth_b,
+            .peer_read_depth = s.read_depth_a},
+           a, qa);
 }
 
 void open_for_datagrams(Host& host, core::QueuePair& qp, uint32_t qkey, uint32_t psn) {
+  using namespace core::qp_attr;
   core::QpAttributes attr;
   attr.state = core::QpState::Init;
   attr.port = 1;

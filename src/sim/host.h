@@ -10,6 +10,7 @@
 
 #include "core/engine.h"
 #include "sim/arena.h"
+#include "sim/connection.h"
 #include "sim/network.h"
 #include "sim/process.h"
 #include "sim/shared_memory.h"
@@ -26,20 +27,6 @@ struct QpShape {
   core::QpType type = core::QpType::Rc;
   core::SharedReceiveQueue* srq = nullptr;
   uint32_t xrc_domain = 0;
-};
-
-struct ConnectionShape {
-  wire::Mtu mtu = wire::Mtu::k1024;
-  uint32_t psn_a = 0;  // a's first request
-  uint32_t psn_b = 0;
-  uint32_t read_depth_a = 4;  // outstanding READs and atomics of a at most
-  uint32_t read_depth_b = 4;
-  uint8_t timeout = 9;  // 2 ms
-  uint8_t retry_count = 7;
-  uint8_t rnr_retry = 7;
-  uint8_t min_rnr_timer = 5;  // 60 us
-  uint32_t access = core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic |
-                    core::kFlushGlobal | core::kFlushPersistent;
 };
 
 class Host {

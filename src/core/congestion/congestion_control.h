@@ -43,6 +43,8 @@ class CongestionControl {
 
   virtual ~CongestionControl() = default;
 
+  // How much a full packet of the path counts. Called before the first packet.
+  virtual void set_packet_bytes(uint32_t) {}
   virtual void on_acked(const AckEvent& event) = 0;
   virtual void on_lost(const LossEvent& event) = 0;
   // The ACK timeout passed without a response.

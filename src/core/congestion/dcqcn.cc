@@ -2,6 +2,9 @@
 #include "core/congestion/dcqcn.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "core/notification_point.h"
 
 namespace verbena::core {
 
@@ -58,16 +61,19 @@ uint64_t Dcqcn::unlimited_rate() const { return rate_of_window(window_, round_tr
 
 void Dcqcn::on_acked(const AckEvent& event) {
   Aimd::on_acked(event);
+  if (event.marked && event.now >= next_mark_) on_cnp(event.now);
   rate_.advance(unlimited_rate(), event.now);
   pacing_rate_ = rate_.rate();
 }
 
 void Dcqcn::on_cnp(Instant now) {
+  next_mark_ = now + NotificationPoint::kInterval;
   rate_.on_cnp(unlimited_rate(), now);
   pacing_rate_ = rate_.rate();
 }
 
 void Dcqcn::on_round_trip(Duration sample, Instant) {
+  if (!std::exchange(is_measured_, true)) round_trip_ = sample;
   round_trip_ = round_trip_ + (sample - round_trip_) / 8;
 }
 

@@ -2,7 +2,8 @@
 // hardware limits it (Zhu et al., SIGCOMM 2015). A CNP cuts the rate; without one it recovers: five
 // steps back towards the rate before the cut, then additive steps, then growing ones.
 //
-// DcqcnRate is the rate alone. Dcqcn adds Aimd's window for losses.
+// DcqcnRate is the rate alone. Dcqcn adds Aimd's window for losses, and takes an ACK that reports a
+// mark for a CNP: a Verbena sends no CNPs to a Verbena.
 #pragma once
 
 #include "core/congestion/aimd.h"
@@ -54,6 +55,8 @@ class Dcqcn final : public Aimd {
 
   DcqcnRate rate_;
   Duration round_trip_ = milliseconds(1);
+  bool is_measured_ = false;  // the round trip
+  Instant next_mark_{};       // earlier marks of ACKs belong to the latest cut
 };
 
 // The rate of a sender that only the window limits.

@@ -77,7 +77,11 @@ void Delay::on_acked(const AckEvent& event) {
 }
 
 void Delay::on_round_trip(Duration sample, Instant now) {
-  smoothed_ = base_ == kUnknown ? sample : smoothed_ + (sample - smoothed_) / 8;
+  if (base_ == kUnknown) {
+    smoothed_ = sample;
+    round_.end = std::min(round_.end, now + sample);  // it began with a guess of the round trip
+  }
+  smoothed_ = smoothed_ + (sample - smoothed_) / 8;
   const bool is_smallest = sample <= base_;
   base_ = std::min(base_, sample);
   queueing_ = sample - base_;
@@ -110,6 +114,10 @@ void Delay::on_lost(const LossEvent& event) {
 void Delay::on_timed_out(Instant now) { shrink_to(window_ / 2, now); }
 
 void Delay::on_cnp(Instant now) {
+  if (base_ == kUnknown) {  // so the rate of the window is unknown, too
+    if (may_shrink(now)) shrink_to(window_ / 2, now);
+    return;
+  }
   cnp_rate_.on_cnp(rate_of_window(window_, smoothed_), now);
   update_rate(now);
 }
@@ -215,7 +223,8 @@ void Delay::follow_queue(Duration queueing, Duration target, Instant now) {
 }
 
 void Delay::pause_if_due(Instant now) {
-  if (smoothed_ < kLeastQueued || window_ < slow_start_to_ || !round_.limited) return;
+  if (base_ == kUnknown || smoothed_ < kLeastQueued) return;
+  if (window_ < slow_start_to_ || !round_.limited) return;
   if (now - confirmed_at_ < pause_interval()) return;
   const Duration pause = std::max(kPause, smoothed_ * 2);
   after_pause_ = window_;
@@ -282,7 +291,10 @@ void Delay::grow(const AckEvent& event) {
 uint32_t Delay::growth(Instant now) const {
   uint32_t step = ignores_delay_ ? kFairGrowth : kGrowthWithQueue;
   if (loses_much()) step = kGrowthWithLosses / window_;
-  step = std::clamp(window_ / 4, 16u, std::max(step, 16u));
+  // Without a queue a window far below a packet grows by a packet, too. Otherwise a flow at the
+  // minimum would stay there for many round trips.
+  const bool is_small = window_ < kPacketBytes / 4 && empty_rounds_ > 0 && !loses_much();
+  step = is_small ? kPacketBytes : std::clamp(window_ / 4, 16u, std::max(step, 16u));
   return is_unused(now) ? std::max({step, kPacketBytes, window_ / 16}) : step;
 }
 

@@ -6,7 +6,8 @@
 //   ECN marks                  the window shrinks by half of the marked share, as in DCTCP
 //   loss of a full queue       the window shrinks to 7/10, as in CUBIC
 //   any other loss             the window shrinks by twice the lost bytes, to 16 KiB at least
-//   CNP (other peers only)     the rate is limited, as in DCQCN
+//   CNP (other peers only)     the rate is limited, as in DCQCN; before the first round trip is
+//                              measured, the window shrinks to half
 //   none                       the window grows: slow start, then additive steps, which are small
 //                              while there is a queue; at least as CUBIC does
 //
@@ -26,6 +27,7 @@
 // packets the sender is paced, so that a window can be smaller than one packet.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "core/congestion/dcqcn.h"
@@ -36,6 +38,9 @@ class Delay final : public CongestionControl {
  public:
   static constexpr uint32_t kPacketBytes = 1500;  // the unit of growth
   static constexpr uint32_t kInitialWindow = 16 * 1024;
+  // The initial window, if packets are large. With ten, as TCP, an incast of 64 senders would not
+  // fit into a queue of 2 MB.
+  static constexpr uint32_t kInitialPackets = 7;
   static constexpr uint32_t kMinWindow = 128;
   static constexpr uint32_t kMaxWindow = 128 * 1024 * 1024;  // 10 Gb/s at 100 ms
   // The target of a fast flow, and the most of a slow one.
@@ -46,6 +51,9 @@ class Delay final : public CongestionControl {
 
   Delay() : CongestionControl(kInitialWindow) {}
 
+  void set_packet_bytes(uint32_t bytes) override {
+    window_ = std::max(kInitialWindow, kInitialPackets * bytes);
+  }
   void on_acked(const AckEvent& event) override;
   void on_lost(const LossEvent& event) override;
   void on_timed_out(Instant now) override;

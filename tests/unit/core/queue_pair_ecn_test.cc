@@ -280,6 +280,14 @@ TEST_F(QueuePairEcnTest, AnEchoInAPiggybackedAckCounts) {
   EXPECT_TRUE(reports.any_marked());
 }
 
+// A Verbena may have sent it before it knew its peer.
+TEST_F(QueuePairEcnTest, ACnpOfAVerbenaChangesNothing) {
+  connect_with_extensions();
+  receive(cnp());
+  EXPECT_EQ(reports.cnps, 0);
+  EXPECT_EQ(counter(CounterId::rp_cnp_ignored), 1u);
+}
+
 TEST_F(QueuePairEcnTest, BecnInTheAckOfAPlainPeerIsNoEcho) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());

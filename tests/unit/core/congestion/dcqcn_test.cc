@@ -66,5 +66,17 @@ TEST(Dcqcn, PacesAfterACnpAndKeepsTheWindow) {
   EXPECT_EQ(control.pacing_rate(), CongestionControl::kUnpaced);
 }
 
+TEST(Dcqcn, AMarkedAckCountsAsACnp) {
+  Dcqcn control;
+  control.on_round_trip(microseconds(10), kFirstCnp);
+  const uint64_t full = uint64_t{Aimd::kInitialWindow} * 100'000;
+  control.on_acked({.bytes = 1000, .marked = true, .now = kFirstCnp});
+  EXPECT_EQ(control.pacing_rate(), full / 2);
+  control.on_acked({.bytes = 1000, .marked = true, .now = kFirstCnp + microseconds(40)});
+  EXPECT_EQ(control.pacing_rate(), full / 2) << "at most one cut in 50 us";
+  control.on_acked({.bytes = 1000, .marked = true, .now = kFirstCnp + microseconds(50)});
+  EXPECT_LT(control.pacing_rate(), full / 3);
+}
+
 }  // namespace
 }  // namespace verbena::core

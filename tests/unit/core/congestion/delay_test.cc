@@ -50,6 +50,13 @@ TEST_F(DelayTest, DoublesTheWindowInSlowStart) {
   EXPECT_EQ(control_.window(), 2 * Delay::kInitialWindow);
 }
 
+TEST_F(DelayTest, BeginsWithSevenPacketsIfTheyAreLarge) {
+  control_.set_packet_bytes(1024 + 256);
+  EXPECT_EQ(control_.window(), Delay::kInitialWindow);
+  control_.set_packet_bytes(4096 + 256);
+  EXPECT_EQ(control_.window(), 7u * (4096 + 256));
+}
+
 TEST_F(DelayTest, DoesNotGrowWhileTheSenderNeedsLess) {
   control_.on_round_trip(kEmptyPath, now_);
   control_.on_acked({.bytes = 1000, .in_flight = 1000, .now = now_});
@@ -102,7 +109,7 @@ TEST_F(DelayTest, IgnoresADelayThatStaysWhenTheWindowShrinks) {
   while (!control_.ignores_delay() && ++rounds < 50) round(kEmptyPath + milliseconds(5));
   EXPECT_TRUE(control_.ignores_delay());
   EXPECT_GE(control_.window(), before) << "the window is restored";
-  for (int i = 0; i < 100; ++i) round(kEmptyPath);
+  for (int i = 0; i < 200; ++i) round(kEmptyPath);  // longer than a pause
   EXPECT_FALSE(control_.ignores_delay()) << "the queue is empty again";
 }
 
@@ -115,6 +122,32 @@ TEST_F(DelayTest, ShrinksByHalfOfTheMarkedShare) {
   EXPECT_GT(control_.window(), before * 8 / 10) << "the marked share is still small";
   for (int i = 0; i < 100; ++i) round(kEmptyPath + microseconds(200), true);
   EXPECT_LT(control_.window(), before / 100);
+}
+
+TEST_F(DelayTest, ReactsToMarksAfterOneMeasuredRoundTrip) {
+  const Duration round_trip = microseconds(10);
+  const uint32_t window = control_.window();
+  // The first ACK starts a round, and no pause, before the round trip is known.
+  control_.on_acked({.bytes = window, .in_flight = window, .marked = true, .now = now_});
+  control_.on_round_trip(round_trip, now_);
+  EXPECT_FALSE(control_.is_pausing());
+  const uint32_t before = control_.window();
+  for (int i = 0; i < 2; ++i) round(round_trip, true);
+  EXPECT_LT(control_.window(), before);
+}
+
+TEST_F(DelayTest, GrowsByAPacketFromASmallWindowWhenTheQueueIsEmpty) {
+  round(kEmptyPath);
+  while (control_.window() > Delay::kMinWindow) control_.on_timed_out(now_);
+  for (int i = 0; i < 4; ++i) round(kEmptyPath);
+  EXPECT_GE(control_.window(), 2 * Delay::kPacketBytes);
+}
+
+TEST_F(DelayTest, ACnpBeforeTheFirstRoundTripHalvesTheWindow) {
+  control_.on_cnp(now_);
+  control_.on_cnp(now_ + microseconds(50));
+  EXPECT_EQ(control_.window(), Delay::kInitialWindow / 2);
+  EXPECT_EQ(control_.pacing_rate(), CongestionControl::kUnpaced);
 }
 
 TEST_F(DelayTest, ALossOfAFullQueueCostsThreeTenths) {
