@@ -1,6 +1,9 @@
 // The capture file's format, and the headers that packets lack at this level.
 #include "datapath/pcap_datapath.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -45,35 +48,44 @@ static_assert(sizeof(RecordHeader) == 16);
 Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapath> inner,
                                                          const char* file_name, bool append,
                                                          WallClock clock, OnEnd on_end) {
-  File file(open_capture_file(file_name, append));
-  if (!file) return Error{errno, "cannot create the capture file"};
-  auto buffer = std::make_unique<char[]>(kFileBuffer);
-  std::setvbuf(file.get(), buffer.get(), _IOFBF, kFileBuffer);
+  os::UniqueFd file = open_capture_file(file_name, append);
+  if (!file.valid()) return Error{errno, "cannot create the capture file"};
   const FileHeader header;
-  std::fseek(file.get(), 0, SEEK_END);
-  const bool fresh = std::ftell(file.get()) == 0;
-  if (fresh &&
-      (std::fwrite(&header, sizeof header, 1, file.get()) != 1 || std::fflush(file.get()) != 0)) {
+  const bool fresh = ::lseek(file.get(), 0, SEEK_END) == 0;
+  if (fresh && ::write(file.get(), &header, sizeof header) != ssize_t{sizeof header}) {
     return Error{errno, "cannot write to the capture file"};
   }
-  return std::unique_ptr<PcapDatapath>(new PcapDatapath(
-      std::move(inner), std::move(buffer), std::move(file), std::move(clock), std::move(on_end)));
+  return std::unique_ptr<PcapDatapath>(
+      new PcapDatapath(std::move(inner), std::move(file), std::move(clock), std::move(on_end)));
 }
 
-PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, std::unique_ptr<char[]> buffer,
-                           File file, WallClock clock, OnEnd on_end)
+PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, os::UniqueFd file, WallClock clock,
+                           OnEnd on_end)
     : PacketSink(inner->sink().local_peer() != nullptr ? &local_peer_ : nullptr),
       inner_(std::move(inner)),
       local_peer_(inner_->sink().local_peer()),
-      buffer_(std::move(buffer)),
+      buffer_(std::make_unique<std::byte[]>(kFileBuffer)),
       file_(std::move(file)),
       clock_(std::move(clock)),
       on_end_(std::move(on_end)) {}
 
 // Flushed after every batch: a capture is most useful if the process crashes afterwards.
 void PcapDatapath::flush_file() {
+  size_t done = 0;
+  while (file_.valid() && done < buffered_) {
+    const ssize_t n = ::write(file_.get(), buffer_.get() + done, buffered_ - done);
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+    } else if (errno != EINTR) {
+      end();
+    }
+  }
   buffered_ = 0;
-  if (file_ && std::fflush(file_.get()) != 0) end();
+}
+
+void PcapDatapath::append(std::span<const std::byte> bytes) {
+  std::ranges::copy(bytes, buffer_.get() + buffered_);
+  buffered_ += bytes.size();
 }
 
 void PcapDatapath::end() {
@@ -145,7 +157,7 @@ void PcapDatapath::flush() {
 void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::byte> packet,
                          uint64_t time_ns) {
   const size_t datagram_bytes = packet.size() + wire::kIcrcBytes;
-  if (!file_ || packet.size() < wire::kBthBytes ||
+  if (!file_.valid() || packet.size() < wire::kBthBytes ||
       datagram_bytes + kLargestHeaders > kSnapshotBytes) {
     return;
   }
@@ -158,8 +170,7 @@ void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::by
   const auto bytes = static_cast<uint32_t>(header_bytes + datagram_bytes);
   // One write() has whole records only, since others may append to the file in between.
   if (buffered_ + sizeof(RecordHeader) + bytes > kFileBuffer) flush_file();
-  if (!file_) return;
-  buffered_ += sizeof(RecordHeader) + bytes;
+  if (!file_.valid()) return;
   const RecordHeader record{static_cast<uint32_t>(time_ns / 1'000'000'000),
                             static_cast<uint32_t>(time_ns % 1'000'000'000), bytes, bytes};
   std::memcpy(front.data(), &record, sizeof record);
@@ -171,15 +182,10 @@ void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::by
   std::array<std::byte, wire::kIcrcBytes> icrc;
   wire::store_icrc(icrc.data(), crc);
 
-  const auto put = [this](const void* data, size_t n) {
-    return std::fwrite(data, 1, n, file_.get()) == n;
-  };
-  if (put(front.data(), sizeof record + header_bytes) && put(packet.data(), packet.size()) &&
-      put(icrc.data(), icrc.size())) {
-    ++written_;
-  } else {
-    end();
-  }
+  append(std::span(front).first(sizeof record + header_bytes));
+  append(packet);
+  append(icrc);
+  ++written_;
 }
 
 void PcapDatapath::append_counters(std::vector<Counter>& to) const {

@@ -5,13 +5,14 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "datapath/datapath.h"
 #include "datapath/packets_only.h"
+#include "os/unique_fd.h"
 
 namespace verbena::datapath {
 
@@ -39,28 +40,23 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
   void append_counters(std::vector<Counter>& to) const override;
 
  private:
-  struct CloseFile {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  using File = std::unique_ptr<std::FILE, CloseFile>;
-
-  PcapDatapath(std::unique_ptr<Datapath> inner, std::unique_ptr<char[]> buffer, File file,
-               WallClock clock, OnEnd on_end);
+  PcapDatapath(std::unique_ptr<Datapath> inner, os::UniqueFd file, WallClock clock, OnEnd on_end);
   size_t room() const override { return inner_->sink().room(); }
   void push(const wire::TxPacket& packet) override;
   void write(const wire::RxMeta& addressing, std::span<const std::byte> packet, uint64_t time_ns);
+  void append(std::span<const std::byte> bytes);
   void flush_file();
   void end();
 
   std::unique_ptr<Datapath> inner_;
   PacketsOnly local_peer_;
-  std::unique_ptr<char[]> buffer_;  // of the file
-  File file_;                       // null after a failed write
+  const std::unique_ptr<std::byte[]> buffer_;  // of the file
+  os::UniqueFd file_;                          // none after a failed write
   WallClock clock_;
   OnEnd on_end_;
   std::vector<wire::RxMeta> addressing_of_path_;  // by PathId
   std::vector<std::byte> scratch_;
-  size_t buffered_ = 0;  // bytes since the last write to the file
+  size_t buffered_ = 0;  // bytes in the buffer
   uint64_t written_ = 0;
 };
 

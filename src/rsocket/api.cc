@@ -26,12 +26,13 @@ namespace {
 
 constexpr Duration kCloseTimeout = seconds(10);
 
-// The child of a fork starts without rsockets: the queue pairs belong to the parent.
+// The child of a fork starts without rsockets: the queue pairs belong to the parent. Async-signal-
+// safe: another thread of the parent may have held the allocator's lock.
 void after_fork_in_child() {
   on_fork_in_child();
   SocketTable::instance().disown_all();
   ServiceThread::abandon_in_child();
-  EpollSet::disown_in_child();
+  EpollSet::unlock_after_fork();
 }
 
 // Runs before there are threads, so that no fork happens while another thread initialises a static

@@ -19,12 +19,11 @@ namespace {
 
 struct Sets {
   std::mutex mutex;
-  // null: a set of the parent process
   std::unordered_map<int, std::shared_ptr<EpollSet>> by_number;
 };
 
 // Never destroyed: threads may wait on a set while the process ends.
-Sets* sets = new Sets;
+Sets* const sets = new Sets;
 
 // The bits of epoll and poll are the same.
 static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLPRI == POLLPRI &&
@@ -41,7 +40,8 @@ Result<int> EpollSet::create(int flags) {
   auto set = std::make_shared<EpollSet>(fd);
   const std::lock_guard lock(sets->mutex);
   std::shared_ptr<EpollSet>& entry = sets->by_number[fd];
-  if (entry != nullptr) entry->disown_descriptor();  // the program closed the number with close()
+  // The program closed the number with close().
+  if (entry != nullptr && !entry->belongs_to_parent()) entry->disown_descriptor();
   entry = std::move(set);
   return fd;
 }
@@ -49,7 +49,8 @@ Result<int> EpollSet::create(int flags) {
 std::shared_ptr<EpollSet> EpollSet::find(int number) {
   const std::lock_guard lock(sets->mutex);
   const auto found = sets->by_number.find(number);
-  return found != sets->by_number.end() ? found->second : nullptr;
+  const bool usable = found != sets->by_number.end() && !found->second->belongs_to_parent();
+  return usable ? found->second : nullptr;
 }
 
 bool EpollSet::close(int number) {
@@ -60,7 +61,7 @@ bool EpollSet::close(int number) {
     if (node.empty()) return false;
     set = std::move(node.mapped());
   }
-  if (set == nullptr) return ::close(number) == 0;
+  if (set->belongs_to_parent()) return ::close(number) == 0;
   const std::lock_guard lock(set->mutex_);
   set->closed_ = true;
   set->wake_waits();
@@ -70,19 +71,8 @@ bool EpollSet::close(int number) {
 void EpollSet::lock_before_fork() { sets->mutex.lock(); }
 void EpollSet::unlock_after_fork() { sets->mutex.unlock(); }
 
-// Another thread of the parent may be changing a set at the fork, so the child never accesses the
-// sets. It keeps their numbers, so that it can close its copies of the descriptors.
-void EpollSet::disown_in_child() {
-  Sets* const parents = sets;
-  sets = new Sets;
-  (void)try_allocating([&] {
-    for (const auto& [number, set] : parents->by_number) sets->by_number[number] = nullptr;
-  });
-  parents->mutex.unlock();  // which this thread took before the fork
-}
-
 EpollSet::~EpollSet() {
-  if (owns_descriptor_) ::close(fd_);
+  if (owns_descriptor_ && !belongs_to_parent()) ::close(fd_);
 }
 
 void EpollSet::disown_descriptor() {

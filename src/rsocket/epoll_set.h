@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "rsocket/wakeup_fd.h"
 
 namespace verbena::rsocket {
 
@@ -27,12 +28,15 @@ class EpollSet {
   // Fork handlers. The child cannot use the parent's sets, but it can close them.
   static void lock_before_fork();
   static void unlock_after_fork();
-  static void disown_in_child();
 
-  explicit EpollSet(int fd) : fd_(fd) {}
+  explicit EpollSet(int fd) : fd_(fd), process_(process_generation()) {}
   ~EpollSet();
   EpollSet(const EpollSet&) = delete;
   EpollSet& operator=(const EpollSet&) = delete;
+
+  // Another thread of the parent may have been changing such a set at the fork: the child leaves it
+  // alone, but for its descriptor.
+  bool belongs_to_parent() const { return process_ != process_generation(); }
 
   Status control(int operation, int descriptor, const epoll_event* event);
   Result<int> wait(epoll_event* events, int capacity, Instant deadline);
@@ -58,6 +62,7 @@ class EpollSet {
 
   // A semaphore: each change adds one count per wait in progress.
   const int fd_;
+  const uint32_t process_;
   std::mutex mutex_;
   std::vector<Member> members_;
   uint64_t version_ = 0;  // number of changes

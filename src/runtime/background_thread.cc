@@ -64,12 +64,6 @@ void BackgroundThread::stop() {
   running_ = false;
 }
 
-void BackgroundThread::abandon() {
-  running_ = false;
-  wake_.reset();
-  progress_.reset();
-}
-
 void* BackgroundThread::thread_main(void* self) {
   prctl(PR_SET_NAME, "verbena");
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: RNR delays start at 10 us

@@ -45,8 +45,8 @@ class BackgroundThread {
   // Ends the thread, which must not need a lock that the caller holds.
   void stop();
   bool is_stopping() const { return stopping_.load(std::memory_order_relaxed); }
-  // In the child of a fork: the thread does not exist there, and its descriptors are closed.
-  void abandon();
+  // In the child of a fork: the thread does not exist there.
+  void abandon() { running_ = false; }
 
   // Ends the current or the next sleep. Any thread, with or without the owner's lock.
   void wake();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "os/unique_fd.h"
 #include "wire/identifiers.h"
 
 namespace verbena::runtime {
@@ -83,16 +84,12 @@ class GidTable {
 class InterfaceMonitor {
  public:
   InterfaceMonitor();  // fd() is -1 if the kernel refuses; then changes are not followed
-  ~InterfaceMonitor();
-  InterfaceMonitor(const InterfaceMonitor&) = delete;
-  InterfaceMonitor& operator=(const InterfaceMonitor&) = delete;
-  int fd() const { return fd_; }
-  void abandon();  // in the child of a fork: closes the descriptor's copy
+  int fd() const { return fd_.get(); }
   // Reads all messages. True: one of them was about links or addresses.
   bool drain();
 
  private:
-  int fd_ = -1;
+  os::UniqueFd fd_;
 };
 
 }  // namespace verbena::runtime

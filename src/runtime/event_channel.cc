@@ -18,10 +18,6 @@ Result<EventChannel*> EventChannel::create() {
   return new EventChannel(fd);
 }
 
-EventChannel::~EventChannel() {
-  if (fd_ >= 0) close(fd_);
-}
-
 bool EventChannel::reserve(size_t count) {
   const std::lock_guard lock(mutex_);
   return try_allocating([&] { events_.reserve(events_.size() + count); });
@@ -30,35 +26,35 @@ bool EventChannel::reserve(size_t count) {
 bool EventChannel::push(const Event& event) {
   const std::lock_guard lock(mutex_);
   if (!events_.push(event)) return false;
-  if (events_.size() == 1 && fd_ >= 0) eventfd_write(fd_, 1);
+  if (events_.size() == 1 && fd_.valid()) eventfd_write(fd(), 1);
   waker_.wake();
   return true;
 }
 
 void EventChannel::quiet_if_empty() {
-  if (!events_.empty() || fd_ < 0) return;
+  if (!events_.empty() || !fd_.valid()) return;
   eventfd_t value;
-  eventfd_read(fd_, &value);  // the count is 1: never waits
+  eventfd_read(fd(), &value);  // the count is 1: never waits
 }
 
 int EventChannel::try_pop(Event* event, void (*taken)(const Event&)) {
   const os::NoCancel no_cancel;
   const std::lock_guard lock(mutex_);
-  if (fd_ < 0) return EBADF;
+  if (!fd_.valid()) return EBADF;
   if (!events_.pop(*event)) return EAGAIN;
   if (taken != nullptr) taken(*event);
   quiet_if_empty();
   return 0;
 }
 
-bool EventChannel::nonblocking() const { return (fcntl(fd_, F_GETFL) & O_NONBLOCK) != 0; }
+bool EventChannel::nonblocking() const { return (fcntl(fd(), F_GETFL) & O_NONBLOCK) != 0; }
 
 int EventChannel::pop(Event* event, void (*taken)(const Event&)) {
   for (;;) {
     const uint32_t seen = waker_.seen();
     const int code = try_pop(event, taken);
     if (code != EAGAIN) return code;
-    const int flags = fcntl(fd_, F_GETFL);
+    const int flags = fcntl(fd(), F_GETFL);
     if (flags < 0) return errno;
     if ((flags & O_NONBLOCK) != 0) return EAGAIN;
     if (const int error = waker_.sleep(seen); error != 0) return error;
@@ -70,12 +66,6 @@ void EventChannel::forget(const void* object) {
   if (events_.empty()) return;
   events_.remove_if([&](const Event& e) { return e.object == object; });
   quiet_if_empty();
-}
-
-void EventChannel::abandon() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-  events_.clear();
 }
 
 bool push_to_all(const Owner* first, int kind) {

@@ -9,6 +9,7 @@
 
 #include "base/queue.h"
 #include "base/result.h"
+#include "os/unique_fd.h"
 #include "os/waker.h"
 
 namespace verbena::runtime {
@@ -21,11 +22,11 @@ struct Event {
 class EventChannel {
  public:
   static Result<EventChannel*> create();
-  ~EventChannel();
   EventChannel(const EventChannel&) = delete;
   EventChannel& operator=(const EventChannel&) = delete;
 
-  int fd() const { return fd_; }
+  // -1 in the child of a fork, where waiting fails.
+  int fd() const { return fd_.get(); }
   // Reserves memory for `count` more events. False: out of memory.
   bool reserve(size_t count);
   // False: out of memory.
@@ -40,14 +41,12 @@ class EventChannel {
   bool nonblocking() const;
   // An object is destroyed: drops its events that were not taken.
   void forget(const void* object);
-  // In the child of a fork: closes the descriptor's copy; waiting on it fails.
-  void abandon();
 
  private:
   explicit EventChannel(int fd) : fd_(fd) {}
   void quiet_if_empty();
 
-  int fd_;
+  const os::UniqueFd fd_;
   std::mutex mutex_;
   Queue<Event> events_;
   os::Waker waker_;

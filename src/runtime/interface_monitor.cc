@@ -2,7 +2,6 @@
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -28,25 +27,18 @@ InterfaceMonitor::InterfaceMonitor()
   sockaddr_nl groups{};
   groups.nl_family = AF_NETLINK;
   groups.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (fd_ >= 0 && ::bind(fd_, reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) {
-    ::close(fd_);
-    fd_ = -1;
-  }
-}
-
-InterfaceMonitor::~InterfaceMonitor() {
-  if (fd_ >= 0) ::close(fd_);
+  if (::bind(fd(), reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) fd_.reset();
 }
 
 bool InterfaceMonitor::drain() {
-  if (fd_ < 0) return false;
+  if (!fd_.valid()) return false;
   bool changed = false;
   // Only a message's first header is needed, so the rest may be truncated.
   alignas(nlmsghdr) std::array<std::byte, 4096> buffer{};
   for (int i = 0; i < kReadsPerDrain; ++i) {
     sockaddr_nl from{};
     socklen_t from_bytes = sizeof from;
-    const ssize_t n = ::recvfrom(fd_, buffer.data(), buffer.size(), 0,
+    const ssize_t n = ::recvfrom(fd(), buffer.data(), buffer.size(), 0,
                                  reinterpret_cast<sockaddr*>(&from), &from_bytes);
     if (n < 0) {
       if (errno == EINTR) continue;
@@ -62,11 +54,6 @@ bool InterfaceMonitor::drain() {
     changed = changed || about_interfaces(header.nlmsg_type);
   }
   return changed;
-}
-
-void InterfaceMonitor::abandon() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
 }
 
 }  // namespace verbena::runtime

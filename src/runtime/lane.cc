@@ -55,7 +55,7 @@ void Lane::abandon() {
   abandoned_.store(true, std::memory_order_relaxed);
   // The table of exposed memory is the parent's. Memory that the child registers is not exposed.
   if (engine_ != nullptr) engine_->expose_through(nullptr);
-  datapath_.close();
+  datapath_.abandon();
   thread_.abandon();
 }
 

@@ -66,11 +66,11 @@ Result<std::unique_ptr<datapath::WireDatapath>> LaneDatapath::open_wire(const De
   return last;
 }
 
-void LaneDatapath::close() {
-  all.reset();
+void LaneDatapath::abandon() {
+  abandoned_.all = std::move(all);
   wire = nullptr;
   local = nullptr;
-  directory.reset();
+  abandoned_.directory = std::move(directory);
 }
 
 void LaneDatapath::revoke_copies_through(wire::Qpn qpn, wire::Qpn peer,

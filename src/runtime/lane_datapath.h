@@ -17,8 +17,8 @@ namespace verbena::runtime {
 struct LaneDatapath {
   // `reply` returns the counters for a process that queries them.
   Status open(const DeviceInfo& device, host::SlotDirectory::CountersText reply);
-  // Closes the descriptors. In the child of a fork the parent's stay open.
-  void close();
+  // In the child of a fork: the datapath is the parent's, and closed here. Frees nothing.
+  void abandon();
 
   // The peers' access to this process's memory; null: none.
   datapath::PeerAccess* peer_access() { return local != nullptr ? local->peer_access() : nullptr; }
@@ -31,6 +31,12 @@ struct LaneDatapath {
   datapath::SelectingDatapath* local = nullptr;  // null: without a local medium
 
  private:
+  // In the child of a fork: objects of the parent that wait for an ordinary call to destroy them.
+  struct {
+    std::unique_ptr<host::SlotDirectory> directory;
+    std::unique_ptr<datapath::Datapath> all;  // uses the directory
+  } abandoned_;
+
   Result<std::unique_ptr<datapath::WireDatapath>> open_wire(const DeviceInfo& device);
   void add_local_medium(const DeviceInfo& device, std::unique_ptr<datapath::WireDatapath> opened);
   Status decorate();

@@ -204,7 +204,7 @@ void Management::watch_peer(uint32_t id, Instant at) {
   const cm::ConnectionInfo* const info = agent_.info(id);
   if (info == nullptr || !is_this_host(info->addresses.peer_gid)) return;
   const uint8_t slot = agent_.peer_slot(id);
-  if (!lifelines_->watch(slot)) end_connections_with(slot, at);
+  if (!lifelines_.watch(slot)) end_connections_with(slot, at);
 }
 
 void Management::end_connections_with(uint8_t slot, Instant at) {
@@ -214,7 +214,7 @@ void Management::end_connections_with(uint8_t slot, Instant at) {
 }
 
 void Management::on_departures(Instant at) {
-  for (const uint8_t slot : lifelines_->take_departed()) departed_.set(slot);
+  for (const uint8_t slot : lifelines_.take_departed()) departed_.set(slot);
   for (size_t slot = 0; departed_.any() && slot < departed_.size(); ++slot) {
     if (!departed_.test(slot)) continue;
     end_connections_with(static_cast<uint8_t>(slot), at);

@@ -43,14 +43,12 @@ class Management final : public ConnectionManager {
   bool listens_everywhere() const { return wildcards_ > 0; }
   // Readable when a process of this host that has connections with this process has ended. Then
   // call on_departures().
-  int departures_fd() const { return lifelines_->fd(); }
+  int departures_fd() const { return lifelines_.fd(); }
   void on_departures(Instant at);
   // For lack of memory, some connections with ended processes still exist.
   bool departures_pending() const { return departed_.any(); }
   // The process ends: sends a DREQ or REJ to each peer, which would otherwise wait for a timeout.
   void disconnect_all(Instant at);
-  // In the child of a fork: closes its copies of the descriptors.
-  void abandon() { lifelines_.reset(); }
   const cm::Counters& counters() const { return agent_.counters(); }
 
   // --- ConnectionManager ------------------------------------------------------------------------
@@ -99,8 +97,8 @@ class Management final : public ConnectionManager {
   ManagementHost& host_;
   const uint8_t slot_;
   cm::Agent agent_;
-  std::optional<host::Lifelines> lifelines_;  // none in the child of a fork
-  std::bitset<256> departed_;                 // slots
+  host::Lifelines lifelines_;
+  std::bitset<256> departed_;  // slots
   std::array<LogLimit, static_cast<size_t>(cm::CounterId::kCount)> refusal_lines_;
   LogLimit path_lines_;   // no path to a peer
   LogLimit event_lines_;  // connections that peers requested

@@ -79,9 +79,6 @@ Nic::~Nic() {
 void Nic::abandon_in_child() {
   abandoned_.store(true, std::memory_order_relaxed);
   lanes_.each([](Lane& lane) { lane.abandon(); });
-  monitor_.abandon();
-  if (management_ != nullptr) management_->abandon();
-  for (EventChannel* channel : listeners_) channel->abandon();
 }
 
 void Nic::transmit_at_exit(Instant until) {

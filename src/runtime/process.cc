@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "os/unique_fd.h"
 #include "runtime/log.h"
 #include "runtime/nic.h"
 
@@ -65,7 +66,11 @@ void after_fork_in_parent() {
   process().mutex.unlock();
 }
 
+// Async-signal-safe: another thread of the parent may have held any lock that before_fork() did not
+// take, the allocator's among them. So it destroys nothing; objects of the parent stay until an
+// ordinary call of the child destroys them.
 void after_fork_in_child() {
+  os::UniqueFd::close_all_in_child();
   for (const OpenNic& open : process().nics) {
     open.nic->unlock_after_fork();  // this is the only thread
     if (!open.nic->is_abandoned()) open.nic->abandon_in_child();

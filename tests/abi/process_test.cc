@@ -13,9 +13,11 @@
 #include <cerrno>
 #include <fstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/abi/loopback_support.h"
+#include "tests/support/fork_watch.h"
 
 namespace verbena::test {
 namespace {
@@ -255,25 +257,52 @@ TEST_F(Fork, PeersOfTheParentCannotAccessRegionsOfTheChild) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Fork, ChildInheritsNoDescriptorOfTheDevice) {
-  ContextPtr second = open_loopback();
-  a_.qp.reset();  // so that the fixture's descriptors can be counted
-  b_.qp.reset();
-  const auto with_device = open_descriptors();
-  int pipe_fds[2];
-  ASSERT_EQ(pipe(pipe_fds), 0);
+TEST_F(Fork, HandlersInTheChildNeitherAllocateNorLock) { expect_safe_fork_handlers(); }
+
+void expect_no_descriptor_in_child() {
+  const auto in_parent = open_descriptors();
   const int status = in_child([&] {
     for (const std::string& entry : open_descriptors()) {
       const bool device_like =
           entry.find("socket:") != entry.npos || entry.find("eventfd") != entry.npos ||
           entry.find("eventpoll") != entry.npos || entry.find("memfd") != entry.npos;
-      if (device_like && with_device.contains(entry)) return 1;
+      if (device_like && in_parent.contains(entry)) return 1;
     }
     return 0;
   });
-  close(pipe_fds[0]);
-  close(pipe_fds[1]);
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(Fork, ChildInheritsNoDescriptorOfTheDevice) {
+  ContextPtr second = open_loopback();
+  expect_no_descriptor_in_child();
+}
+
+TEST_F(Fork, ChildInheritsNoDescriptorOfAClosedContextWithRemainingObjects) {
+  ContextPtr closed = open_loopback();
+  const ChannelPtr remaining(ibv_create_comp_channel(closed.get()));
+  closed.reset();
+  expect_no_descriptor_in_child();
+}
+
+// Their numbers are those of the parent's descriptors that the fork closed.
+TEST_F(Fork, ChildKeepsItsDescriptorsWhenItClosesTheInheritedDevice) {
+  const auto before = open_descriptors();
+  const int status = in_child([&] {
+    int last = 0;
+    while (last < 256) {
+      last = dup(0);
+      if (last < 0) return 1;
+    }
+    { const Side a = std::move(a_), b = std::move(b_); }
+    if (ibv_close_device(context_.get()) != 0) return 2;
+    for (int fd = 0; fd <= last; ++fd) {
+      if (fcntl(fd, F_GETFD) < 0) return 3;
+    }
+    return 0;
+  });
+  EXPECT_EQ(status, 0) << "the step at which the child stopped";
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST_F(Fork, ChildOpensItsOwnDevice) {

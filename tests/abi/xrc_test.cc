@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "tests/abi/loopback_support.h"
+#include "tests/support/fork_watch.h"
 
 namespace verbena::test {
 namespace {
@@ -348,6 +349,14 @@ TEST(Xrc, ADomainOutlivesItsFile) {
             0);
   domains.clear();
   EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Xrc, ForkHandlersNeitherAllocateNorLock) {
+  const ContextPtr context = open_loopback();
+  const File file;
+  const XrcdPtr domain = open_domain(context.get(), file.fd(), O_CREAT);
+  ASSERT_NE(domain, nullptr);
+  expect_safe_fork_handlers();
 }
 
 // Closing a copy of the descriptor would release the record lock.

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "tests/lanes/lanes_support.h"
+#include "tests/support/fork_watch.h"
 
 namespace verbena::test {
 namespace {
@@ -39,6 +40,13 @@ TEST_F(Forks, LeaveBusyLanesToTheParent) {
     EXPECT_EQ(in_child([&] { return calls_of_child(pair, region, region.mr.get()); }), 0);
     busy.expect_progress();
   }
+}
+
+// Otherwise the child waits for ever if a thread of the parent allocates at the fork and the
+// allocator has no fork handlers of its own.
+TEST_F(Forks, HandlersInTheChildNeitherAllocateNorLock) {
+  const BusyLanes busy(pd_.get());
+  for (size_t i = 0; i < stress_rounds(20) && !HasFailure(); ++i) expect_safe_fork_handlers();
 }
 
 TEST_F(Forks, StartProgramsBesideBusyLanes) {

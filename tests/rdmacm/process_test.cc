@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tests/rdmacm/cm_support.h"
+#include "tests/support/fork_watch.h"
 
 namespace verbena::test {
 namespace {
@@ -197,6 +198,17 @@ TEST(Fork, CallsInTheChildFail) {
   expect_data_flows(pair.client.get(), pair.server.get());  // the parent's objects still work
   ASSERT_EQ(rdma_disconnect(pair.client.get()), 0);
   pair.expect_disconnected();
+}
+
+TEST(Fork, HandlersInTheChildNeitherAllocateNorLock) {
+  Pair pair;
+  pair.connect();
+  ChannelPtr channel = make_channel();
+  const IdPtr everywhere = make_id(channel.get());
+  Address any = ip("0.0.0.0");
+  ASSERT_EQ(rdma_bind_addr(everywhere.get(), any.get()), 0);
+  ASSERT_EQ(rdma_listen(everywhere.get(), 1), 0);
+  expect_safe_fork_handlers();
 }
 
 TEST(Fork, AnUnusedChannelWorksInTheChild) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/rsocket/socket_support.h"
+#include "tests/support/fork_watch.h"
 
 namespace verbena::test {
 namespace {
@@ -120,6 +121,8 @@ TEST_F(Epoll, AForkedChildCanCloseItsCopyOfASet) {
   ASSERT_EQ(::write(pipe_[1], "x", 1), 1);
   EXPECT_EQ(wait(10'000), 1);
 }
+
+TEST_F(Epoll, ForkHandlersNeitherAllocateNorLock) { expect_safe_fork_handlers(); }
 
 TEST_F(Epoll, RejectsWhatEpollRejects) {
   EXPECT_EQ(control(EPOLL_CTL_ADD, -1, EPOLLIN), -1);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/rsocket/socket_support.h"
+#include "tests/support/fork_watch.h"
 
 namespace verbena::test {
 namespace {
@@ -417,6 +418,11 @@ TEST(Fork, TheChildCannotUseTheParentsSockets) {
   char byte;
   EXPECT_EQ(rsend(pair.client.get(), "x", 1, 0), 1);
   EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 1);
+}
+
+TEST(Fork, HandlersInTheChildNeitherAllocateNorLock) {
+  const Pair pair = connected_pair();
+  expect_safe_fork_handlers();
 }
 
 // A daemon forks twice.

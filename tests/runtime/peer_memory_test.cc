@@ -275,14 +275,15 @@ TEST_F(PeerMemoryTest, FailsForAnEndedProcess) {
 TEST_F(PeerMemoryTest, FailsForAProcessThatCalledExec) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  os::UniqueFd ours(ends[0]), theirs(ends[1]);
+  const os::UniqueFd ours(ends[0]);
+  const int theirs = ends[1];  // no UniqueFd: the child keeps it until its exec()
   const pid_t child = ::fork();
   if (child == 0) {
     ::raise(SIGSTOP);
     ::execl("/bin/sleep", "sleep", "60", nullptr);
     ::_exit(1);
   }
-  theirs.reset();
+  ::close(theirs);
   ::waitpid(child, nullptr, WUNTRACED);
   PeerMemory peer(child, std::move(exposure_), ours.get());
   ASSERT_TRUE(copy(peer, request(true, 0, std::span(buffer_).first(64))));

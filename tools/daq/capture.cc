@@ -16,8 +16,10 @@ constexpr uint8_t kHopLimit = 64;
 
 }  // namespace
 
-Capture::Capture(const std::string& file)
-    : name_(file), file_(datapath::open_capture_file(file.c_str(), false)) {
+Capture::Capture(const std::string& file) : name_(file) {
+  os::UniqueFd fd = datapath::open_capture_file(file.c_str(), false);
+  if (fd.valid()) file_.reset(::fdopen(fd.get(), "ab"));
+  if (file_) (void)fd.release();
   if (!file_ || std::fwrite(kFileHeader, sizeof kFileHeader, 1, file_.get()) != 1 ||
       std::fflush(file_.get()) != 0) {
     throw ToolError(with_errno("cannot create the capture file " + file));

@@ -2,6 +2,7 @@
 // while their interfaces exist.
 #include <fcntl.h>
 #include <net/if.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 
 #include "abi/rdmacm/errors.h"
 #include "abi/rdmacm/id.h"
+#include "os/unique_fd.h"
 #include "runtime/log.h"
 
 namespace verbena::rdmacm {
@@ -77,11 +79,11 @@ void Library::unlock_after_fork() {
   wildcards_mutex_.unlock();
 }
 
-// Runs in the child of a fork, which keeps nothing of its parent. The child never uses this object
-// again, so locks that other threads held do not matter.
+// Runs in the child of a fork, which keeps nothing of its parent: neither ports, which become free
+// when the parent ends, nor the netlink socket. The child never uses this object again.
 void Library::abandon() {
-  abandon_follower();
-  ports.abandon();
+  os::UniqueFd::close_all_in_child();
+  if (const int fd = follow_fd_.exchange(-1); fd >= 0) ::close(fd);
 }
 
 Status Library::open_devices() {

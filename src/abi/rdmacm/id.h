@@ -214,7 +214,6 @@ struct Library {
   std::unique_ptr<runtime::InterfaceMonitor> monitor_;
   std::atomic<int> follow_fd_{-1};  // an eventfd
   void start_following();
-  void abandon_follower();
 
   std::mutex opening_;
   std::mutex devices_mutex_;  // a leaf lock
@@ -229,9 +228,10 @@ struct Library {
   std::optional<Local> find_among_open(const wire::Gid& gid, uint32_t scope);
 };
 Library& library();
+bool is_current(const Library* library);
 template <typename Object>
 bool belongs_to_parent(const Object& object) {
-  return object.library != &library();
+  return !is_current(object.library);
 }
 
 // EIO: created before a fork. ENXIO: the identifier's device was removed.

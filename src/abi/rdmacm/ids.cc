@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "abi/rdmacm/errors.h"
@@ -14,19 +15,31 @@
 namespace verbena::rdmacm {
 namespace {
 
+// Never destroyed: threads of the program may use it during exit. Null: not used yet, or not since
+// the fork that made this process. It is created under `creating`, which a fork holds.
 std::atomic<Library*> current{nullptr};
+std::mutex creating;
 
-void before_fork() { library().lock_for_fork(); }
+void before_fork() {
+  creating.lock();
+  if (Library* const used = current) used->lock_for_fork();
+}
 
-void after_fork_in_parent() { library().unlock_after_fork(); }
+void after_fork_in_parent() {
+  if (Library* const used = current) used->unlock_after_fork();
+  creating.unlock();
+}
 
-// Identifiers without a device survive a fork, as in daemon().
+// Identifiers without a device survive a fork, as in daemon(). Async-signal-safe: another thread of
+// the parent may have held the allocator's lock.
 void after_fork_in_child() {
-  Library& before = library();
-  const bool used = before.had_devices();
-  if (used) before.abandon();
-  before.unlock_after_fork();
-  if (used) current = new Library;
+  Library* const before = current;
+  if (before != nullptr) before->unlock_after_fork();
+  if (before != nullptr && before->had_devices()) {
+    before->abandon();
+    current = nullptr;
+  }
+  creating.unlock();
 }
 
 bool is_port_space(unsigned number) {
@@ -75,12 +88,13 @@ void wait_for_acknowledgements(Id& id) {
 }  // namespace
 
 Library& library() {
-  static const bool ready [[maybe_unused]] = [] {
-    current = new Library;  // never destroyed: threads of the program may use it during exit
-    return true;
-  }();
+  if (Library* const used = current) return *used;
+  const std::lock_guard lock(creating);
+  if (current == nullptr) current = new Library;
   return *current;
 }
+
+bool is_current(const Library* library) { return library == current; }
 
 namespace {
 

@@ -254,13 +254,6 @@ void Ports::release(PortBinding& binding) {
   binding.port = 0;
 }
 
-void Ports::abandon() {
-  for (auto& [key, bindings] : bound_) {
-    for (PortBinding* binding : bindings) binding->names.clear();
-  }
-  blocks_.clear();
-}
-
 Result<uint16_t> Ports::take_from_blocks(cm::PortSpace space) {
   Result<Block*> found = block_with_room(space);
   if (!found.ok()) return found.error();

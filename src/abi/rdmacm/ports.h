@@ -46,10 +46,9 @@ class Ports {
   Status make_exclusive(PortBinding& binding);
   void release(PortBinding& binding);
 
-  // Fork handlers: the child holds no ports, so that they become free when its parent ends.
+  // Fork handlers.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
-  void abandon();
 
  private:
   static constexpr size_t kBlockPorts = 64;

@@ -140,9 +140,4 @@ void Library::follow_interfaces() {
   }
 }
 
-void Library::abandon_follower() {
-  if (monitor_ != nullptr) monitor_->abandon();
-  if (const int fd = follow_fd_.exchange(-1); fd >= 0) close(fd);
-}
-
 }  // namespace verbena::rdmacm

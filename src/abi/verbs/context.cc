@@ -44,20 +44,15 @@ void in_parent() {
   unlock_device_table();
 }
 
-// Closes the child's copies of the descriptors, so that the child keeps nothing of its parent open.
+// The runtime's handler, which runs before, has closed the descriptors; programs must not use the
+// numbers any more. Async-signal-safe, as that handler: the clear() of a vector frees no memory.
 void in_child() {
   for (Context* context : open_contexts().contexts) {
-    context->async->abandon();
-    if (context->context.cmd_fd >= 0) close(context->context.cmd_fd);
     context->context.async_fd = context->context.cmd_fd = -1;
-    for (CompletionChannel* channel : context->channels) {
-      channel->events->abandon();
-      channel->fd = -1;
-    }
+    for (CompletionChannel* channel : context->channels) channel->fd = -1;
     context->channels.clear();
   }
   open_contexts().contexts.clear();
-  abandon_xrc_domains();
   in_parent();
 }
 
@@ -117,6 +112,7 @@ Status open_command_file(Context& context, int fd) {
   if (fd < 0 || fstat(fd, &file) != 0) {
     return Error{errno, "cannot create a descriptor (too many open files?)"};
   }
+  context.command = os::UniqueFd(fd);
   context.context.cmd_fd = fd;
   context.command_file = file.st_ino;
   return {};
@@ -209,10 +205,6 @@ void unlist_dm(Context& context, Dm* dm) {
 Pd* use_pd(const Context& context, uint32_t handle) { return use(context, &Context::pds, handle); }
 
 Dm* use_dm(const Context& context, uint32_t handle) { return use(context, &Context::dms, handle); }
-
-Context::~Context() {
-  if (context.cmd_fd >= 0) close(context.cmd_fd);
-}
 
 void watch_channel(Context& context, CompletionChannel* channel) {
   const std::lock_guard lock(open_contexts().mutex);

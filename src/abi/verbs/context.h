@@ -32,9 +32,6 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init);
 int get_srq_num(ibv_srq* srq, uint32_t* number);
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init);
 int close_xrcd(ibv_xrcd* xrcd);
-// Called in the child of a fork with the device table's lock held: the parent's domains are not the
-// child's.
-void abandon_xrc_domains();
 ibv_mr* alloc_null_mr(ibv_pd* pd);
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr);
 int free_dm(ibv_dm* dm);

@@ -24,6 +24,7 @@
 #include "base/spin_lock.h"
 #include "core/completion_queue.h"
 #include "core/queue_pair.h"
+#include "os/unique_fd.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
 #include "runtime/nic.h"
@@ -62,15 +63,15 @@ struct Context : NewerOps, verbs_context {
   std::shared_ptr<runtime::Nic> nic;
   std::unique_ptr<runtime::EventChannel> async;
   std::vector<CompletionChannel*>
-      channels;            // for the child of a fork; under the lock of context.cc
-  ino_t command_file = 0;  // the inode of cmd_fd: imported contexts have the same one
+      channels;                           // for the child of a fork; under the lock of context.cc
+  os::UniqueFd command;                   // owns cmd_fd
+  ino_t command_file = 0;                 // its inode: imported contexts have the same one
   std::unordered_map<uint32_t, Pd*> pds;  // by handle, for importing; under the same lock
   std::unordered_map<uint32_t, Dm*> dms;  // likewise
   std::atomic<int> users{1};              // the program's own pointer, and one per object
   std::atomic<uint32_t> last_cq{0};       // the handle of the newest completion queue
   std::atomic<uint32_t> last_counter{0};  // the handle of the newest completion counter
 
-  ~Context();
   void add_user() { users.fetch_add(1, std::memory_order_relaxed); }
   void drop_user() {
     if (users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;

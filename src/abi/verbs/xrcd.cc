@@ -9,20 +9,22 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "abi/verbs/context.h"
 #include "abi/verbs/device_table.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
+#include "os/unique_fd.h"
 
 namespace verbena::abi {
 namespace {
 
 struct FileDomain {
-  const runtime::Nic* nic;  // kept alive by the contexts that opened it
+  const runtime::Nic* nic;  // kept alive by the domain's users, also in the child of a fork
   dev_t device;
   ino_t inode;
-  int file;  // held open, so that the inode number is not reused
+  os::UniqueFd file;  // held open, so that the inode number is not reused
   uint32_t id;
   int openers;
 };
@@ -46,11 +48,11 @@ uint32_t next_id() {
 
 // An own descriptor, opened as a path. Closing a plain copy would release the program's record
 // locks on the file, and an open one would keep its flock(); a path descriptor does neither.
-int hold(int fd) {
+os::UniqueFd hold(int fd) {
   char link[32];
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   const int held = ::open(link, O_PATH | O_CLOEXEC);
-  return held >= 0 ? held : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  return os::UniqueFd(held >= 0 ? held : fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
 Result<uint32_t> join_domain(const runtime::Nic* nic, int fd, int oflags) {
@@ -69,25 +71,16 @@ Result<uint32_t> join_domain(const runtime::Nic* nic, int fd, int oflags) {
   if ((oflags & O_CREAT) == 0) {
     return Error{EAGAIN, "this file has no XRC domain yet, and O_CREAT was not given"};
   }
-  file_domains().push_back({nic, file.st_dev, file.st_ino, -1, next_id(), 1});
-  FileDomain& added = file_domains().back();
-  added.file = hold(fd);
-  if (added.file < 0) {
-    const Error error{errno, "cannot hold the file (too many open files?)"};
-    file_domains().pop_back();
-    return error;
-  }
-  return uint32_t{added.id};
+  os::UniqueFd held = hold(fd);
+  if (!held.valid()) return Error{errno, "cannot hold the file (too many open files?)"};
+  file_domains().push_back({nic, file.st_dev, file.st_ino, std::move(held), next_id(), 1});
+  return uint32_t{file_domains().back().id};
 }
 
 void leave_domain(uint32_t id) {
   TableLock table;
   const std::lock_guard lock(table);
-  file_domains().remove_if([&](FileDomain& d) {
-    if (d.id != id || --d.openers != 0) return false;
-    ::close(d.file);
-    return true;
-  });
+  file_domains().remove_if([&](FileDomain& d) { return d.id == id && --d.openers == 0; });
 }
 
 Result<ibv_xrcd*> open(Context* context, const ibv_xrcd_init_attr& init) {
@@ -121,11 +114,6 @@ Status close(Xrcd* xrcd) {
 }
 
 }  // namespace
-
-void abandon_xrc_domains() {
-  for (const FileDomain& d : file_domains()) ::close(d.file);
-  file_domains().clear();
-}
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
   return object_of<ibv_xrcd>("ibv_open_xrcd", [&] { return open(from(context), *init); });
