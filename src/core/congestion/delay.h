@@ -11,17 +11,19 @@
 //   none                       the window grows: slow start, then additive steps, which are small
 //                              while there is a queue; at least as CUBIC does
 //
-// The queueing delay is the smallest round trip of a round minus the smallest ever, so a thread
-// that waited for its CPU now and then is not mistaken for a queue. Slow flows have a larger target
-// than fast ones, so that flows that share a queue come to equal rates.
+// The queueing delay is the smallest round trip of 4 ms, or of a round if that is longer, minus the
+// smallest ever, so a thread that waited for its CPU is not mistaken for a queue. An eighth of the
+// path's round trip is jitter. Slow flows have a larger target than fast ones, so that flows that
+// share a queue come to equal rates.
 //
 // A flow that begins while others keep a queue does not know the smallest round trip. A flow that
 // has not measured it again for a while therefore pauses for a moment. Flows that share a queue
-// measure it at the same time, and so come to pause together.
+// measure it at the same time, and so come to pause together. The pause also shows whose queue it
+// is: if the round trip hardly falls, loss-based flows fill the queue. Delay is ignored then, so
+// that Verbena holds a share beside TCP.
 //
-// If the delay stays although the window has shrunk to a quarter, others cause it: loss-based flows
-// that fill the queue, or hosts that have no CPU to spare. The window is restored then and delay
-// ignored for a while, so that Verbena holds its share beside TCP.
+// If the delay stays although the window has shrunk to a quarter, others cause it as well, or hosts
+// that have no CPU to spare. The window is restored then and delay ignored for a second.
 //
 // The window may exceed what a receive buffer holds only by what the path itself holds. Below two
 // packets the sender is paced, so that a window can be smaller than one packet.
