@@ -50,7 +50,10 @@ void VerbenaTransport::on_completion(uint32_t host, const core::Completion& comp
   const Open open = found->second;
   const bool succeeded = completion.status == core::WcStatus::Success;
   const bool is_receive = completion.opcode == core::WcOpcode::ReceiveWriteImm;
-  if (is_receive || !succeeded) on_end_(open.number, succeeded);
+  // A sender may fail although the receiver has everything: its last ACKs were lost.
+  if ((is_receive || !succeeded) && ended_.insert(open.number).second) {
+    on_end_(open.number, succeeded);
+  }
   // The receiver's queue pair must exist until the sender has its last ACK.
   if (!is_receive) {
     open_.erase(key_of(open.flow->source, open.sender->qpn().value()));

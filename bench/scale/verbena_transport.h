@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,7 @@ class VerbenaTransport final : public Transport {
   OnEnd on_end_;
   // By host and queue pair number, of both ends.
   std::unordered_map<uint64_t, Open> open_;
+  std::unordered_set<uint32_t> ended_;  // flows
 };
 
 }  // namespace verbena::scale

@@ -48,6 +48,8 @@ def run(program, name, arguments, folder):
     file = folder / f"{name}.json"
     with file.open("w", encoding="utf-8") as out:
         status = subprocess.run([program, *arguments], stdout=out, check=False).returncode
+    if status not in (0, 1):
+        file.unlink()
     print(f"{name}: {'done' if status == 0 else 'some flows failed' if status == 1 else 'FAILED'}", flush=True)
     return status in (0, 1)
 
@@ -196,7 +198,7 @@ def draw_slowdowns(results, pictures):
     """p50 and p99 over flow size, for each load: groups of a tenth of the flows."""
     for load in LOADS:
         sizes = sorted(size for size, _, _ in results[f"fat-tree.{load}.delay"]["flows"])
-        edges = [sizes[len(sizes) * i // 10 - 1] for i in range(1, 11)]
+        edges = sorted({sizes[max(len(sizes) * i // 10, 1) - 1] for i in range(1, 11)})
         pair = []
         for percent in (50, 99):
             values = {}
@@ -204,7 +206,8 @@ def draw_slowdowns(results, pictures):
                 found = {}
                 for low, high in zip([0, *edges], edges):
                     group = slowdowns(results[f"fat-tree.{load}.{name}"], low, high)
-                    found[high // KB] = percentile(group, percent)
+                    if group:
+                        found[high // KB] = percentile(group, percent)
                 values[label] = found
             points = [edge // KB for edge in edges]
             pair.append((curve(f"Slowdown, p{percent}, load {load} %", "flow size, KB", "slowdown", points, "xy"), values))

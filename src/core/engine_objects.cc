@@ -96,6 +96,7 @@ void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, I
     // Before anything changes, because it allocates.
     QpAttributes connected = attr;
     if ((mask & qp_attr::kDestQpn) == 0) connected.dest_qpn = qp.attributes().dest_qpn;
+    if ((mask & qp_attr::kPathMtu) == 0) connected.path_mtu = qp.attributes().path_mtu;
     peer = acquire_peer(connected);
   }
   try {

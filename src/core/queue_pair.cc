@@ -325,7 +325,8 @@ bool QueuePair::on_cnp(const wire::Packet& cnp, const wire::RxMeta& meta, Instan
       (cnp.bth.pkey & 0x7FFF) != 0x7FFF) {
     return false;
   }
-  // The ACKs of a Verbena report marks. It sends a CNP only before it knows its peer.
+  // The ACKs of a Verbena report marks, except those of the first packets: it sends a CNP before it
+  // knows its peer. Such a CNP counts only if it is received before the first ACK.
   if (common_.extensions.peer_buffers_requests()) return false;
   common_.peer->on_cnp(now);
   return true;

@@ -76,7 +76,7 @@ void PcapDatapath::flush_file() {
     const ssize_t n = ::write(file_.get(), buffer_.get() + done, buffered_ - done);
     if (n > 0) {
       done += static_cast<size_t>(n);
-    } else if (errno != EINTR) {
+    } else if (n == 0 || errno != EINTR) {
       end();
     }
   }

@@ -35,7 +35,7 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   Nic(const Nic&) = delete;
   Nic& operator=(const Nic&) = delete;
 
-  // Holds the lock of a lane. The engine is reachable only through a guard. This one is for calls
+  // Holds the lock of a lane. The engine is reachable only under that lock. This one is for calls
   // in which a packet may cost little more than the guard itself (see no_cancel.h).
   class PostingGuard {
    public:

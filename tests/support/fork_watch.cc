@@ -8,13 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace {
 
-pid_t watched_parent = 0;  // 0: no fork is being watched
+std::atomic<pid_t> watched_parent = 0;  // 0: no fork is being watched
 struct Calls {
   int allocator = 0;
   int mutex_locks = 0;
@@ -27,7 +28,7 @@ void note_allocator() { calls.allocator += in_watched_child() ? 1 : 0; }
 
 using Lock = int (*)(pthread_mutex_t*);
 Lock next_lock() {
-  static Lock next = nullptr;  // no guard: it would be a lock itself
+  static std::atomic<Lock> next = nullptr;  // no guard: it would be a lock itself
   if (next == nullptr) next = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
   return next;
 }

@@ -3,7 +3,7 @@
 // steps back towards the rate before the cut, then additive steps, then growing ones.
 //
 // DcqcnRate is the rate alone. Dcqcn adds Aimd's window for losses, and takes an ACK that reports a
-// mark for a CNP: a Verbena sends no CNPs to a Verbena.
+// mark for a CNP: a Verbena sends no CNPs to a Verbena, except for its first packets.
 #pragma once
 
 #include "core/congestion/aimd.h"

@@ -127,7 +127,7 @@ void Delay::on_cnp(Instant now) {
 void Delay::end_round(Instant now) {
   const Duration lasted = now - round_.begin;
   if (round_.acked != 0 && lasted.ns > 0) {
-    const uint64_t rate = uint64_t{round_.acked} * 1'000'000'000 / static_cast<uint64_t>(lasted.ns);
+    const uint64_t rate = round_.acked * 1'000'000'000 / static_cast<uint64_t>(lasted.ns);
     delivery_rate_ = std::max(rate, delivery_rate_ - delivery_rate_ / 4);
   }
   measure_shares();
@@ -163,11 +163,11 @@ void Delay::judge_delay(Instant now) {
 }
 
 void Delay::measure_shares() {
-  const uint64_t sent = uint64_t{round_.acked} + round_.lost;
+  const uint64_t sent = round_.acked + round_.lost;
   if (sent == 0) return;
-  const auto lost = static_cast<uint32_t>(uint64_t{round_.lost} * 65536 / sent);
+  const auto lost = static_cast<uint32_t>(round_.lost * 65536 / sent);
   lost_share_ = lost_share_ - lost_share_ / 32 + lost / 32;
-  const auto marked = static_cast<uint32_t>(uint64_t{round_.marked} * 1024 / sent);
+  const auto marked = static_cast<uint32_t>(round_.marked * 1024 / sent);
   marked_share_ = marked_share_ - marked_share_ / 16 + marked / 16;
 }
 

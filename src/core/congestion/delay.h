@@ -71,9 +71,9 @@ class Delay final : public CongestionControl {
   struct Round {
     Instant end{};
     Instant begin{};
-    uint32_t acked = 0;  // bytes
-    uint32_t marked = 0;
-    uint32_t lost = 0;
+    uint64_t acked = 0;  // bytes
+    uint64_t marked = 0;
+    uint64_t lost = 0;
     bool limited = false;          // the window limited the sender
     Duration smallest = kUnknown;  // of its round trips
   };

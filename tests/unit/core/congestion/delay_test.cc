@@ -109,7 +109,7 @@ TEST_F(DelayTest, IgnoresADelayThatStaysWhenTheWindowShrinks) {
   while (!control_.ignores_delay() && ++rounds < 50) round(kEmptyPath + milliseconds(5));
   EXPECT_TRUE(control_.ignores_delay());
   EXPECT_GE(control_.window(), before) << "the window is restored";
-  for (int i = 0; i < 200; ++i) round(kEmptyPath);  // longer than a pause
+  for (int i = 0; i < 500; ++i) round(kEmptyPath);  // longer than a pause
   EXPECT_FALSE(control_.ignores_delay()) << "the queue is empty again";
 }
 
