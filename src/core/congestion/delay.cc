@@ -137,7 +137,8 @@ void Delay::end_round(Instant now) {
       // The queue keeps itself short, so delay needs no reaction, and others cannot fill it.
       before_delay_ = empty_rounds_ = 0;
       ignores_delay_ = false;
-      marked_at_ = queued_at_ = now;
+      marked_at_ = now;
+      if (smoothed_ >= kLeastQueued) queued_at_ = now;
     }
     judge_delay(now);
     pause_if_due(now);
@@ -193,7 +194,8 @@ void Delay::on_queueing(Duration queueing, Instant now) {
   const Duration target = this->target();
   if (queueing > target / 2) queued_at_ = now;
   if (ignores_delay_) {
-    ignores_delay_ = !is_unused(now) && now < ignores_until_;
+    const bool is_unused = is_empty(now) && empty_rounds_ >= kEmptyRounds;
+    ignores_delay_ = !is_unused && now < ignores_until_;
   } else if (overflows(now) && loses_much() && others_fill_queue_) {
     before_delay_ = 0;
     ignores_delay_ = true;
@@ -295,14 +297,15 @@ uint32_t Delay::growth(Instant now) const {
   // minimum would stay there for many round trips.
   const bool is_small = window_ < kPacketBytes / 4 && empty_rounds_ > 0 && !loses_much();
   step = is_small ? kPacketBytes : std::clamp(window_ / 4, 16u, std::max(step, 16u));
-  return is_unused(now) ? std::max({step, kPacketBytes, window_ / 16}) : step;
+  if (!is_empty(now)) return step;
+  return std::max({step, kPacketBytes, empty_rounds_ >= kEmptyRounds ? window_ / 16 : 0});
 }
 
 // The queue is empty, and not only because others pause.
-bool Delay::is_unused(Instant now) const {
+bool Delay::is_empty(Instant now) const {
   const bool had_queue = queued_at_ && now - *queued_at_ <= kAfterQueue;
   const bool others_may_pause = had_queue && now - empty_since_ <= kPause * 2;
-  return empty_rounds_ >= kEmptyRounds && !others_may_pause;
+  return empty_rounds_ > 0 && !others_may_pause;
 }
 
 uint64_t Delay::cubic_window(Instant now) const {

@@ -88,7 +88,7 @@ class Delay final : public CongestionControl {
 
   void grow(const AckEvent& event);
   uint32_t growth(Instant now) const;
-  bool is_unused(Instant now) const;
+  bool is_empty(Instant now) const;
   uint64_t cubic_window(Instant now) const;
   uint64_t limit() const;
   // The window shrinks to `window` and grows slowly from there.
