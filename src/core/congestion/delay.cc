@@ -103,7 +103,6 @@ void Delay::on_lost(const LossEvent& event) {
     slow_start_to_ = std::min(slow_start_to_, window_);
     return;
   }
-  ever_overflowed_ = true;
   overflowed_at_ = event.now;
   if (smoothed_ >= kLeastQueued) queued_at_ = event.now;
   if (event.episode.bytes_lost != 0) return;
@@ -154,7 +153,8 @@ void Delay::judge_delay(Instant now) {
   if (is_slow_start && round_.smallest - base_ > target() && !ignores_delay_) {
     slow_start_to_ = window_;
   }
-  const bool is_nearly_empty = round_.smallest - base_ < target() / 4 && !overflows(now);
+  const bool is_nearly_empty =
+      round_.smallest - base_ < target() / 4 && !is_recent(overflowed_at_, now);
   empty_rounds_ = is_nearly_empty ? empty_rounds_ + 1 : 0;
   if (empty_rounds_ == 1) empty_since_ = now;
   judged_.smallest = std::min(judged_.smallest, round_.smallest);
@@ -172,8 +172,8 @@ void Delay::measure_shares() {
   marked_share_ = marked_share_ - marked_share_ / 16 + marked / 16;
 }
 
-bool Delay::overflows(Instant now) const {
-  return ever_overflowed_ && now - overflowed_at_ <= kAfterQueue;
+bool Delay::is_recent(const std::optional<Instant>& at, Instant now) {
+  return at && now - *at <= kAfterQueue;
 }
 
 bool Delay::loses_much() const {
@@ -196,10 +196,10 @@ void Delay::on_queueing(Duration queueing, Instant now) {
   if (ignores_delay_) {
     const bool is_unused = is_empty(now) && empty_rounds_ >= kEmptyRounds;
     ignores_delay_ = !is_unused && now < ignores_until_;
-  } else if (overflows(now) && loses_much() && others_fill_queue_) {
+  } else if (is_recent(overflowed_at_, now) && loses_much() && others_fill_queue_) {
     before_delay_ = 0;
     ignores_delay_ = true;
-    ignores_until_ = overflowed_at_ + kAfterQueue;
+    ignores_until_ = *overflowed_at_ + kAfterQueue;
   } else if (queueing > target) {
     follow_queue(queueing, target, now);
   } else {
@@ -218,7 +218,7 @@ void Delay::follow_queue(Duration queueing, Duration target, Instant now) {
   if (window_ > before_delay_ / 4) return;
   window_ = before_delay_;
   cubic_ = cubic_before_delay_;
-  if (!ever_overflowed_) slow_start_to_ = UINT32_MAX;
+  if (!overflowed_at_) slow_start_to_ = UINT32_MAX;
   before_delay_ = 0;
   ignores_delay_ = true;
   ignores_until_ = now + kIgnoreDelayFor;
@@ -249,8 +249,7 @@ void Delay::end_pause(Instant now) {
   const Duration before = round_trip_before_pause_;
   const bool halved = smallest * 2 <= before;
   const bool fell_to_base = base_ >= kLongPath && (smallest - base_) * 4 <= before - base_;
-  const bool has_marks = marked_at_ && now - *marked_at_ <= kAfterQueue;
-  others_fill_queue_ = !halved && !fell_to_base && !has_marks;
+  others_fill_queue_ = !halved && !fell_to_base && !is_recent(marked_at_, now);
   ignores_delay_ = others_fill_queue_;
   ignores_until_ = now + pause_interval() * 4;  // the next pause decides
 }
@@ -303,8 +302,7 @@ uint32_t Delay::growth(Instant now) const {
 
 // The queue is empty, and not only because others pause.
 bool Delay::is_empty(Instant now) const {
-  const bool had_queue = queued_at_ && now - *queued_at_ <= kAfterQueue;
-  const bool others_may_pause = had_queue && now - empty_since_ <= kPause * 2;
+  const bool others_may_pause = is_recent(queued_at_, now) && now - empty_since_ <= kPause * 2;
   return empty_rounds_ > 0 && !others_may_pause;
 }
 

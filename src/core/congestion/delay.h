@@ -94,7 +94,7 @@ class Delay final : public CongestionControl {
   // The window shrinks to `window` and grows slowly from there.
   void shrink_to(uint64_t window, Instant now);
   bool may_shrink(Instant now) const { return now - changed_at_ >= smoothed_; }
-  bool overflows(Instant now) const;
+  static bool is_recent(const std::optional<Instant>& at, Instant now);
   bool loses_much() const;
   void pause_if_due(Instant now);
   void end_pause(Instant now);
@@ -118,8 +118,7 @@ class Delay final : public CongestionControl {
   uint32_t lost_share_ = 0;       // in parts of 65536
   uint32_t empty_rounds_ = 0;     // in a row, almost without queueing
   Instant empty_since_{};
-  bool ever_overflowed_ = false;
-  Instant overflowed_at_{};
+  std::optional<Instant> overflowed_at_;
   std::optional<Instant> marked_at_;
   std::optional<Instant> queued_at_;  // the queue was last long, or marked packets
 
