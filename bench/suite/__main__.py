@@ -5,6 +5,7 @@
   python3 bench/suite --scaling-from DIR/scaling.json             writes its section of docs/performance.md
   python3 bench/suite --build build --networks-only [--match TEXT]      only slow links, many senders, small MTUs
   python3 bench/suite --networks-from DIR/networks.json           writes its section of docs/performance.md
+  python3 bench/suite --build build --against OTHER/build [--match TEXT]      two builds in turn: is a version slower?
 
 Writes build/bench/results.json and build/bench/*.svg. Writes docs/performance.md and its pictures if there were
 enough rounds. --scaling-only takes at most 150 seconds and needs only build/thread_load and build/lib/libibverbs.so.1.
@@ -20,6 +21,7 @@ import statistics
 import sys
 import time
 
+import comparison
 import machine
 import networks
 import places
@@ -153,6 +155,21 @@ def run_networks(folder, text, rounds):
     return 1 if results.failures else 0
 
 
+def run_comparison(options, folder):
+    """Compares two builds and writes the table into the folder. Returns the exit status."""
+    measures = comparison.matching(options.match)
+    progress = Progress(2 * options.runs * len(measures), options.budget)
+    compared = comparison.Comparison(options.against.resolve(), programs.BUILD)
+    for number in range(options.runs):
+        if number > 0 and progress.over():
+            print(f"Time limit reached after {number} of {options.runs} rounds.", flush=True)
+            break
+        compared.run_round(measures, progress)
+    (folder / "comparison.md").write_text(compared.table() + "\n", encoding="utf-8")
+    print(f"\n{compared.table()}\n\nThe table: {folder / 'comparison.md'}")
+    return 1 if compared.failures else 0
+
+
 def about_this_run():
     return {**machine.describe(),
             "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
@@ -178,9 +195,10 @@ def parse():
     parser.add_argument("--scaling-from", type=pathlib.Path, metavar="FILE",
                         help="measure nothing; write the section on threads from a file of --scaling-only")
     parser.add_argument("--networks-only", action="store_true", help="only slow links, many senders, small MTUs")
-    parser.add_argument("--match", default="", metavar="TEXT", help="with --networks-only: only numbers with TEXT in their name")
+    parser.add_argument("--match", default="", metavar="TEXT", help="with --networks-only and --against: only numbers with TEXT in their name")
     parser.add_argument("--networks-from", type=pathlib.Path, metavar="FILE",
                         help="measure nothing; write the section on networks from a file of --networks-only")
+    parser.add_argument("--against", type=pathlib.Path, metavar="BUILD", help="only compare with this older build, in turn")
     parser.add_argument("--out", type=pathlib.Path, help="the folder for results (bench in the build folder)")
     return parser.parse_args()
 
@@ -202,6 +220,8 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     if options.scaling_only:
         return run_scaling(folder)
+    if options.against:
+        return run_comparison(options, folder)
     if options.networks_only:
         return run_networks(folder, options.match, min(options.runs, networks.ROUNDS))
     return run_all(options, folder)

@@ -271,7 +271,10 @@ bool Engine::only_responses_to_send(Instant now) const {
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.now = now;
   if (management_.anything_to_send()) management_.transmit(sink);
-  if (try_fast_send(sink, now)) return anything_to_send();
+  if (QueuePair* const sent = try_fast_send(sink, now)) {
+    finish_fast_send(*sent, now);
+    return anything_to_send();
+  }
   const bool only_active_qp = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];

@@ -55,6 +55,10 @@ class Engine {
   // Round robin over the queue pairs that have something to send, until the sink is full. True if
   // packets are left to send.
   bool poll_transmit(wire::PacketSink& sink, Instant now);
+  // Its fast path in two steps, so that the caller can read its clock after the packet has left.
+  // Null: nothing has changed. `recent`: any earlier time.
+  QueuePair* try_fast_send(wire::PacketSink& sink, Instant recent);
+  void finish_fast_send(QueuePair& qp, Instant now);
   Instant next_deadline();
   // Not later than next_deadline(), and cheaper: for a loop that polls.
   Instant earliest_deadline() const { return deadlines_.empty() ? kNever : deadlines_.front().at; }
@@ -136,8 +140,7 @@ class Engine {
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool wait_at_front = false);
   void wake_waiting(PeerPath& peer, Instant now);
   bool try_fast_receive(const wire::RxPacket& rx, Instant now, Arrivals& arrivals);
-  bool try_fast_send(wire::PacketSink& sink, Instant now);
-  bool fast_send(QueuePair& qp, wire::PacketSink& sink, Instant now);
+  bool fast_send(QueuePair& qp, wire::PacketSink& sink, Instant recent);
   bool end_reservation(QueuePair& qp);
   void make_ready(QueuePair& qp);
   [[gnu::noinline]] void drop_served();

@@ -29,32 +29,37 @@ bool is_fast(const wire::OpcodeInfo& op) {
 
 inline bool QueuePair::has_one_request() const { return reliable_->has_one_request(); }
 
-// True: sent, and nothing else is ready.
-bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
+QueuePair* Engine::try_fast_send(wire::PacketSink& sink, Instant recent) {
   if (ready_.size() != 1 || !config_.fast_path) [[unlikely]]
-    return false;
+    return nullptr;
   QueuePair& qp = *ready_.front();
   // Often the queue pair has only an ACK to send.
   if (qp.type() != QpType::Rc || !qp.has_one_request() || qp.scheduling.reserved_bytes != 0)
-    return false;
-  return fast_send(qp, sink, now);
+    return nullptr;
+  return fast_send(qp, sink, recent) ? &qp : nullptr;
 }
 
-[[gnu::flatten]] bool Engine::fast_send(QueuePair& qp, wire::PacketSink& sink, Instant now) {
+[[gnu::flatten]] bool Engine::fast_send(QueuePair& qp, wire::PacketSink& sink, Instant recent) {
   if (sink.room() == 0) [[unlikely]]
     return false;
   const wire::LocalPeer* const local = sink.local_peer();
   if (local != nullptr && local->is_full(qp.attributes().path)) [[unlikely]]
     return false;
-  if (!qp.try_fast_send(sink, now)) [[unlikely]]
+  if (!qp.try_fast_send(sink, recent)) [[unlikely]]
     return false;
   qp.scheduling.in_ready_list = false;
   ready_.clear();
-  schedule(qp);
   return true;
 }
 
-bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
+void Engine::finish_fast_send(QueuePair& qp, Instant now) {
+  qp.finish_fast_send(now);
+  schedule(qp);
+}
+
+void QueuePair::finish_fast_send(Instant now) { reliable_->finish_fast_send(now); }
+
+bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant recent) {
   if (!may_send() || backoff_.is_full() || common_.has_unwindowed_packet || notification_.is_due())
       [[unlikely]]
     return false;
@@ -67,15 +72,15 @@ bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
       return false;
   }
   Gather payload;
-  if (!requester.prepare_fast_send(sink, now, payload)) [[unlikely]]
+  if (!requester.prepare_fast_send(sink, recent, payload)) [[unlikely]]
     return false;
   if (ack) common_.acks.offer(*ack);
-  requester.commit_fast_send(sink, now, payload);
+  requester.commit_fast_send(sink, payload);
   return true;
 }
 
 // The caller has checked has_one_request().
-bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload) {
+bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant recent, Gather& payload) {
   if (!cursor_.is_at_head() || cursor_.has_outstanding() || recovery_.is_active() ||
       recovery_.is_set(LossRecovery::Timer::Rnr) || denied_) [[unlikely]] {
     return false;
@@ -84,13 +89,13 @@ bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gat
   // A numbered request has begun, or was split for another path.
   if (wqe.numbered || !is_message(wqe.op) ||
       !fits_fast_path(wqe.length, qp_.packet_payload_bytes()) ||
-      (can_access() && direct_.is_likely(sink, now))) [[unlikely]] {
+      (can_access() && direct_.is_likely(sink, recent))) [[unlikely]] {
     return false;
   }
   return gather_message(qp_, queue(), cursor_.index(), 0, wqe.length, payload);
 }
 
-void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload) {
+void Requester::commit_fast_send(wire::PacketSink& sink, const Gather& payload) {
   cursor_.number(qp_.packet_payload_bytes(), *qp_.peer);
   const SendWqe& wqe = queue().front();
   const Chunk chunk{.at = cursor_.place(), .first = wqe.first_psn};
@@ -103,8 +108,11 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
   piggyback_ack(chunk.at.index, p);
   push_packet(qp_, sink, p, payload.view(), wqe.length);
   cursor_.advance(1);
-  recovery_.on_sent(chunk, now);
+  recovery_.add_in_flight(cursor_.cost_of(chunk));
 }
+
+// Its packet is the only one in flight.
+void Requester::finish_fast_send(Instant now) { recovery_.start_timers(cursor_.unacked(), now); }
 
 // --- receiving -----------------------------------------------------------------------------------
 

@@ -77,7 +77,8 @@ class QueuePair {
   // The fast path of on_packet() and transmit(), RC only (fast_path.cc). False: nothing has
   // changed; the caller uses the normal path.
   bool try_fast_receive(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
-  bool try_fast_send(wire::PacketSink& sink, Instant now);
+  bool try_fast_send(wire::PacketSink& sink, Instant recent);
+  void finish_fast_send(Instant now);
   bool has_one_request() const;
   // A packet is ready that does not wait for the window.
   bool responses_ready() const {

@@ -69,8 +69,9 @@ class Requester final : public SendSide {
 
   // The fast path (fast_path.cc): sending the only message.
   bool has_one_request() const { return queue().size() == 1; }
-  bool prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload);
-  void commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload);
+  bool prepare_fast_send(const wire::PacketSink& sink, Instant recent, Gather& payload);
+  void commit_fast_send(wire::PacketSink& sink, const Gather& payload);
+  void finish_fast_send(Instant now);
   // The same for the piggybacked ACK of the only message.
   bool awaits_fast_ack(wire::Psn psn) const;
   void commit_fast_ack(Instant now);

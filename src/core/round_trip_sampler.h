@@ -3,8 +3,9 @@
 // waits for its CPU now and then.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <optional>
 
 #include "base/time.h"
@@ -18,6 +19,10 @@ class RoundTripSampler {
 
   void on_sent(wire::Psn psn, Instant now) {
     if (count_ != 0 && (count_ == kPackets || now < next_)) return;
+    if (packets_ == nullptr) [[unlikely]] {
+      packets_.reset(new (std::nothrow) Packet[kPackets]);
+      if (packets_ == nullptr) return;
+    }
     packets_[(first_ + count_) % kPackets] = {psn, now};
     ++count_;
     next_ = now + interval_;
@@ -70,7 +75,7 @@ class RoundTripSampler {
   uint32_t count_ = 0;
   Instant next_{};
   Duration interval_{};
-  std::array<Packet, kPackets> packets_{};
+  std::unique_ptr<Packet[]> packets_;  // null: nothing was sent over the wire yet
 };
 
 }  // namespace verbena::core

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "os/coarse_clock.h"
 #include "os/control_message.h"
 #include "os/plain_socket.h"
 #include "os/socket_options.h"
@@ -14,10 +15,29 @@ LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index) {
   return {gid, scoped ? interface_index : 0};
 }
 
-bool is_local(const LocalAddress& address) {
+namespace {
+
+bool can_bind_to(const LocalAddress& address) {
   const os::UniqueFd fd = open_udp(address);
   const SocketAddress a = SocketAddress::of(address, 0);
   return fd.valid() && ::bind(fd.get(), a.get(), a.bytes) == 0;
+}
+
+}  // namespace
+
+bool is_local(const LocalAddress& address) {
+  struct Answer {
+    LocalAddress address;
+    Instant until;
+    bool is_local;
+  };
+  constexpr Duration kValid = milliseconds(10);
+  static thread_local Answer last{};
+  const Instant now = os::coarse_now();
+  if (last.address != address || now >= last.until) {
+    last = {address, now + kValid, can_bind_to(address)};
+  }
+  return last.is_local;
 }
 
 SocketAddress SocketAddress::of(const LocalAddress& address, uint16_t port) {

@@ -24,7 +24,8 @@ struct LocalAddress {
 // Link-local and IPv6 multicast addresses are ambiguous without their interface.
 LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index);
 
-// Whether an address belongs to this host.
+// Whether an address belongs to this host. Connecting a queue pair asks several times, so a thread
+// keeps its last answer for some milliseconds.
 bool is_local(const LocalAddress& address);
 
 // An address and port for the socket calls.

@@ -250,20 +250,36 @@ void Lane::give_progress_to_poller() {
 
 // ------------------------------------------------------------------- calls of the application
 
-void Lane::after_post(core::QueuePair& qp, Instant at) {
+void Lane::after_post(core::QueuePair& qp) {
   // Without polls the next turn may be far away.
   if (!policy_.thread_owns_progress() && !engine_->peer_idle(qp)) return;
   const uint64_t before = count(core::CounterId::one_sided_writes);
   // The peer may respond before this call returns, so this process must be visibly awake.
   const bool announced = policy_.begin_post();
   if (announced) datapath_.local->disarm();
-  transmit(at);
+  transmit_posted();
   const bool one_sided = count(core::CounterId::one_sided_writes) != before;
   bool wake = false;
   if (policy_.end_post(one_sided, announced)) [[unlikely]]
     wake = poll_for_response();
   if (announced && policy_.thread_owns_progress()) wake |= !datapath_.local->arm();
   if (wake) thread_.wake();
+}
+
+// Nothing waits for the clock: a single message leaves before it is read.
+void Lane::transmit_posted() {
+  bool sent = false;
+  const bool had_memory = try_allocating([&] {
+    core::QueuePair* const qp = engine_->try_fast_send(datapath_.all->sink(), turned_at_);
+    if (qp == nullptr) return;
+    sent = true;
+    policy_.transmitted();
+    datapath_.all->flush();
+    engine_->finish_fast_send(*qp, clock_.now());
+  });
+  if (!had_memory) [[unlikely]]
+    on_exhaustion();
+  if (!sent || engine_->anything_to_send()) transmit(clock_.now());
 }
 
 // True: wake the background thread.

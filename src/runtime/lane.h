@@ -113,7 +113,7 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   void turn_for_poller();
   // The rest is called with the lock held. After sends were posted to `qp`: they are sent now if
   // nothing is in flight to the peer, otherwise in the next turn.
-  void after_post(core::QueuePair& qp, Instant at);
+  void after_post(core::QueuePair& qp);
   // A send queue is full. A caller that posts in a loop may starve the other threads of the lock,
   // so it makes progress itself.
   void make_room() { make_progress(); }
@@ -166,6 +166,7 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   bool may_defer(Defer defer, ProgressPolicy::TurnResult& result, Instant at) const;
   size_t read_before_deadlines(core::Engine::Arrivals& arrivals, Instant at);
   bool poll_once();
+  void transmit_posted();
   bool poll_for_response();
   void revert_paths_to_mtu(Instant at);
   void give_progress_to_thread();

@@ -139,7 +139,7 @@ class Traffic {
         Nic::Guard guard(nic_);
         const Status posted = guard.engine().post_send(*ends_[0].qp, r, now());
         if (!posted.ok()) return print(posted);
-        guard.lane().after_post(*ends_[0].qp, now());
+        guard.lane().after_post(*ends_[0].qp);
       }
       core::Completion c;
       const Instant limit = now() + seconds(20);

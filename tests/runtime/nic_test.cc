@@ -105,7 +105,7 @@ class NicTest : public ::testing::Test {
   Status post(End& end, const core::SendRequest& request) {
     Nic::Guard guard(*nic_);
     Status status = guard.engine().post_send(*end.qp, request, now());
-    guard.lane().after_post(*end.qp, runtime::now());
+    guard.lane().after_post(*end.qp);
     return status;
   }
 

@@ -119,7 +119,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     return EIO;
   const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
   runtime::Nic::PostingGuard guard(*qp.lane);
-  const Instant now = guard.lane().time();
+  const Instant now = guard.lane().recent_time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     core::SendRequest request;
@@ -129,7 +129,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     if (status.ok()) status = guard.engine().post_send(*qp.core, request, now);
     if (!status.ok()) break;
   }
-  guard.lane().after_post(*qp.core, now);
+  guard.lane().after_post(*qp.core);
   if (!status.ok() && status.error().code == ENOMEM) guard.lane().make_room();
   return status.ok() ? 0 : post_failed("ibv_post_send", status.error());
 }
@@ -152,7 +152,7 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   // In the error state a receive is flushed at once, and a thread may be waiting for its
   // completion.
   if (qp.core->state() == core::QpState::Error) [[unlikely]] {
-    lane.after_post(*qp.core, lane.time());
+    lane.after_post(*qp.core);
     lane.deliver();
   }
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());

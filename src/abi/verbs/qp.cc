@@ -269,7 +269,7 @@ Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
   }
   const Instant now = guard.lane().time();
   guard.engine().set_rate_limit(*qp->core, attr.rate_limit, attr.max_burst_sz, now);
-  guard.lane().after_post(*qp->core, now);
+  guard.lane().after_post(*qp->core);
   return {};
 }
 

@@ -173,10 +173,10 @@ int wr_complete(ibv_qp_ex* public_qp) {
   const int code = without_exceptions([&] {
     if (status.ok() && !builder.requests().empty()) {
       runtime::Nic::PostingGuard guard(*qp.lane);
-      const Instant now = guard.lane().time();
+      const Instant now = guard.lane().recent_time();
       status = guard.engine().post_send(*qp.core, builder.requests(), now);
       if (status.ok()) {
-        guard.lane().after_post(*qp.core, now);
+        guard.lane().after_post(*qp.core);
         if (narrating()) narrate_posted(qp.qp_base, builder.requests());
       } else if (status.error().code == ENOMEM) {
         guard.lane().make_room();
