@@ -14,6 +14,7 @@ class NoSends final : public SendSide {
   void unpost(uint32_t) override {}
   uint32_t transmit(wire::PacketSink&, Instant, const TransmitTurn&) override { return 0; }
   Readiness readiness(Instant) override { return Readiness::No; }
+  void on_cnp(Instant now) override { qp_.peer->on_cnp(now); }  // for its responses
   void start() override {}
   void change_peer(PeerPath* peer) override { qp_.peer = peer; }
   void reset() override {}

@@ -32,6 +32,8 @@ class SendSide {
   virtual Readiness readiness(Instant now) = 0;
   // When the send side next needs a call although nothing is received.
   virtual Instant deadline() const { return kNever; }
+  // A congestion notification from the peer, which is known.
+  virtual void on_cnp(Instant now) = 0;
 
   // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
   virtual void start() = 0;

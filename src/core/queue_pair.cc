@@ -328,7 +328,7 @@ bool QueuePair::on_cnp(const wire::Packet& cnp, const wire::RxMeta& meta, Instan
   // The ACKs of a Verbena report marks, except those of the first packets: it sends a CNP before it
   // knows its peer. Such a CNP counts only if it is received before the first ACK.
   if (common_.extensions.peer_buffers_requests()) return false;
-  common_.peer->on_cnp(now);
+  requester_->on_cnp(now);
   return true;
 }
 

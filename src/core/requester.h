@@ -33,6 +33,7 @@ class Requester final : public SendSide {
     return blocked == Blocked::Window ? Readiness::WaitsForWindow : Readiness::No;
   }
   Instant deadline() const override { return recovery_.deadline(); }
+  void on_cnp(Instant now) override { qp_.peer->on_cnp(now); }
   void start() override;
   void change_peer(PeerPath* peer) override { recovery_.change_peer(peer); }
   void reset() override;

@@ -2,6 +2,7 @@
 #include "core/unreliable_sender.h"
 
 #include <algorithm>
+#include <new>
 
 #include "core/posting.h"
 
@@ -45,6 +46,7 @@ void UnreliableSender::start() {
 
 void UnreliableSender::reset() {
   unpost(static_cast<uint32_t>(queue_.size()));
+  cnp_limit_.reset();
   next_packet_ = 0;
   started_ = false;
   cancel_reservation();
@@ -93,6 +95,25 @@ void UnreliableSender::reserve(Instant now) {
     if (reserved_ >= UnackedPace::kQuantumBytes) break;
   }
   not_before_ = qp_.engine.pace.reserve(now, reserved_);
+  if (cnp_limit_ != nullptr) [[unlikely]]
+    reserve_at_cnp_rate(now);
+}
+
+void UnreliableSender::reserve_at_cnp_rate(Instant now) {
+  CnpLimit& limit = *cnp_limit_;
+  limit.rate.advance(UnackedPace::kBytesPerSecond, now);
+  if (!limit.rate.is_limited()) return cnp_limit_.reset();
+  const Instant begin = std::max(limit.free_at, now);
+  const uint64_t ns = uint64_t{reserved_} * 1'000'000'000 / limit.rate.rate();
+  limit.free_at = begin + nanoseconds(static_cast<int64_t>(ns));
+  not_before_ = std::max(not_before_, begin);
+}
+
+// What is reserved already leaves at the rate before.
+void UnreliableSender::on_cnp(Instant now) {
+  if (cnp_limit_ == nullptr) cnp_limit_.reset(new (std::nothrow) CnpLimit);
+  if (cnp_limit_ == nullptr) return;  // as if the CNP had been lost
+  cnp_limit_->rate.on_cnp(UnackedPace::kBytesPerSecond, now);
 }
 
 uint32_t UnreliableSender::transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) {

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "base/time.h"
+#include "core/congestion/dcqcn.h"
 #include "core/qp_sides.h"
 #include "core/work_queue.h"
 
@@ -22,6 +24,7 @@ class UnreliableSender : public SendSide {
     return ready(now) ? Readiness::Ready : Readiness::No;
   }
   Instant deadline() const override { return waits_ ? not_before_ : kNever; }
+  void on_cnp(Instant now) override;
   void start() override;
   void change_peer(PeerPath* peer) override { qp_.peer = peer; }
   void reset() override;
@@ -46,6 +49,7 @@ class UnreliableSender : public SendSide {
   bool may_send() const;
   bool ready(Instant now);
   void reserve(Instant now);
+  void reserve_at_cnp_rate(Instant now);
   void cancel_reservation();
   void send_packet(wire::PacketSink& sink);
   void finish_head(WcStatus status);
@@ -59,6 +63,13 @@ class UnreliableSender : public SendSide {
   uint32_t reserved_ = 0;
   Instant not_before_{};
   bool waits_ = false;  // for not_before_
+  // The rate after a CNP; null: none was received. UC has one: a UD packet names no queue pair that
+  // a CNP could go to.
+  struct CnpLimit {
+    DcqcnRate rate;
+    Instant free_at{};  // when what was reserved before has left at this rate
+  };
+  std::unique_ptr<CnpLimit> cnp_limit_;
 };
 
 class UcSender final : public UnreliableSender {

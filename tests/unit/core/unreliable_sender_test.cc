@@ -46,6 +46,61 @@ TEST_F(UcSenderTest, CompletesWhenTheLastPacketIsHandedOver) {
   EXPECT_EQ(engine_.next_deadline(), kNever);  // nothing to wait for
 }
 
+class UcCnpTest : public UcSenderTest {
+ protected:
+  UcCnpTest() { connect({.depth = 512, .type = QpType::Uc}); }
+
+  static constexpr uint32_t kCount = 200;
+  static constexpr uint32_t kCost = kMtu + UnackedPace::kPacketOverhead;
+
+  // How long kCount messages of one packet take.
+  Duration time_to_send() {
+    for (uint32_t i = 0; i < kCount; ++i) EXPECT_TRUE(post(SendOp::Write, i, kMtu).ok());
+    const Instant start = now_;
+    size_t sent = transmit().size();
+    while (sent < kCount && next_deadline()) sent += transmit().size();
+    EXPECT_EQ(sent, kCount);
+    poll();
+    return now_ - start;
+  }
+  void receive_cnp(const wire::Gid& source) {
+    wire::Packet p = request(Opcode::Cnp, 0);
+    p.bth.ack_request = false;
+    p.bth.becn = true;
+    receive(p, {}, {.source = source, .destination = our_gid_});
+  }
+  static Duration at(uint64_t bytes_per_second) {
+    return nanoseconds(
+        static_cast<int64_t>(uint64_t{kCount} * kCost * 1'000'000'000 / bytes_per_second));
+  }
+};
+
+TEST_F(UcCnpTest, ACnpSlowsTheSender) {
+  const Duration before = time_to_send();
+  EXPECT_LT(before, at(UnackedPace::kBytesPerSecond));
+  now_ = now_ + seconds(1);
+  receive_cnp(peer_gid_);
+  EXPECT_GT(time_to_send(), before * 3 / 2);
+}
+
+TEST_F(UcCnpTest, ManyCnpsSlowItNoFurtherThanTheFloor) {
+  for (int i = 0; i < 1000; ++i) receive_cnp(peer_gid_);
+  const Duration taken = time_to_send();
+  EXPECT_GT(taken, milliseconds(10));
+  EXPECT_LT(taken, at(DcqcnRate::kMinRate));
+}
+
+TEST_F(UcCnpTest, TheRateRecoversWithoutCnps) {
+  for (int i = 0; i < 10; ++i) receive_cnp(peer_gid_);
+  now_ = now_ + seconds(1);
+  EXPECT_LT(time_to_send(), at(UnackedPace::kBytesPerSecond));
+}
+
+TEST_F(UcCnpTest, ACnpOfAnotherHostChangesNothing) {
+  for (int i = 0; i < 10; ++i) receive_cnp(wire::Gid{});
+  EXPECT_LT(time_to_send(), at(UnackedPace::kBytesPerSecond));
+}
+
 TEST_F(UcSenderTest, RejectsOperationsThatUcLacks) {
   for (const SendOp op : {SendOp::Read, SendOp::CompareSwap, SendOp::FetchAdd,
                           SendOp::SendInvalidate, SendOp::Flush, SendOp::AtomicWrite}) {
