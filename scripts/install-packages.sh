@@ -6,10 +6,10 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="g++ cmake ninja-build libibverbs-dev librdmacm-dev libdeflate-dev libcli11-dev libfmt-dev
-           libgtest-dev libbenchmark-dev pkg-config"
+           libgtest-dev libbenchmark-dev libpcap-dev pkg-config"
   [demo]="perftest ibverbs-utils rdmacm-utils iproute2 util-linux"
   [test]="ibverbs-utils perftest ibverbs-providers rdmacm-utils librdmacm1 qperf tshark iproute2 iperf3 clang
-          libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev nftables
+          libclang-rt-14-dev util-linux ethtool strace valgrind python3 nftables
           dpkg-dev lintian infiniband-diags"
   [bench]="perftest iperf3 ucx-utils libfabric-bin qperf rdmacm-utils gnuplot-nox python3 iproute2 util-linux"
   [scale]="libns3-dev gnuplot-nox python3"

@@ -151,6 +151,13 @@ CLI::App* add_perf(CLI::App& app) {
   return perf;
 }
 
+CLI::App* add_explain(CLI::App& app) {
+  CLI::App* explain = app.add_subcommand("explain", "Tell what happens in a packet capture");
+  explain->set_help_flag();
+  explain->prefix_command();
+  return explain;
+}
+
 // verbena-daq (tools/daq) does, too.
 std::vector<CLI::App*> add_daq(CLI::App& app) {
   std::vector<CLI::App*> commands{
@@ -190,6 +197,7 @@ int main(int argc, char** argv) {
   const CLI::App* const doctor = add_doctor(app, line);
   const CLI::App* const counters = add_counters(app, line);
   const CLI::App* const perf = add_perf(app);
+  const CLI::App* const explain = add_explain(app);
   const std::vector<CLI::App*> daq = add_daq(app);
   const CLI::App* const env = add_env(app, line);
 
@@ -225,6 +233,7 @@ int main(int argc, char** argv) {
   if (*doctor) return run_doctor(line.doctor);
   if (*counters) return print_counters(line.counters);
   if (*perf) return run_perf(perf->remaining());
+  if (*explain) return run_explain(explain->remaining());
   for (const CLI::App* command : daq) {
     if (*command) return run_daq(command->get_name(), command->remaining());
   }

@@ -1,5 +1,5 @@
-// Commands that are separate programs beside the libraries (tools/perf, tools/daq). verbena
-// executes them with Verbena's libraries.
+// Commands that are separate programs beside the libraries (tools/perf, tools/daq, tools/explain).
+// verbena executes them with Verbena's libraries.
 #include "tools/tool.h"
 
 namespace verbena::tool {
@@ -16,6 +16,10 @@ int become(const std::string& program, std::vector<std::string> arguments) {
 
 int run_perf(const std::vector<std::string>& arguments) {
   return become("verbena-perf", arguments);
+}
+
+int run_explain(const std::vector<std::string>& arguments) {
+  return become("verbena-explain", arguments);
 }
 
 int run_daq(const std::string& command, const std::vector<std::string>& arguments) {

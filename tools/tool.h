@@ -47,6 +47,7 @@ void print_warning(std::string_view text);
 int run_program(const Settings& settings, const std::vector<std::string>& command);
 int print_environment(const Settings& settings);
 int run_perf(const std::vector<std::string>& arguments);
+int run_explain(const std::vector<std::string>& arguments);
 int run_daq(const std::string& command, const std::vector<std::string>& arguments);
 
 struct DevicesOptions {
