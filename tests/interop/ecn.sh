@@ -1,7 +1,6 @@
 #!/bin/bash
-# ECN against the Linux kernel's Soft-RoCE, which neither marks nor heeds: every other packet of both sides gets an ECN
-# mark on the way, Verbena sends CNPs, Soft-RoCE ignores marks and CNPs, and every byte arrives. Both directions, IPv4
-# and IPv6, path MTU 1024 and 4096.
+# ECN against the Linux kernel's Soft-RoCE, which ignores ECN marks and CNPs. Every other packet of both sides gets a
+# mark on the way, Verbena sends CNPs, and every byte arrives. Both directions, IPv4 and IPv6, path MTU 1024 and 4096.
 #
 #   ecn.sh [-k PATTERN] [-w FILE]
 set -euo pipefail
