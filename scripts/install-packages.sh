@@ -13,7 +13,7 @@ declare -A packages=(
           dpkg-dev lintian infiniband-diags"
   [bench]="perftest iperf3 ucx-utils libfabric-bin qperf rdmacm-utils gnuplot-nox python3 iproute2 util-linux"
   [scale]="libns3-dev gnuplot-nox python3"
-  [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
+  [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool nftables util-linux"
   [deb]="dpkg-dev binutils gzip"
   [ecosystem]="ucx-utils libucx-dev libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio hwloc-nox
                librpma-dev libgloo-dev dapl2-utils ceph-common ceph-mon ceph-osd tgt qemu-utils

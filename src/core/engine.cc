@@ -221,9 +221,11 @@ void Engine::fail_overrun(Instant now) {
 }
 
 // Wakes as many queue pairs as the window allows, in the order in which they began to wait. Each
-// reserves its share until it has sent; then after_change() wakes the next ones.
+// reserves its share until it has sent; then after_change() wakes the next ones. While pacing shuts
+// the path, the first one gets the deadline that resumes it: the one that shut it may have nothing
+// more to send.
 void Engine::wake_waiting(PeerPath& peer, Instant now) {
-  while (peer.room() > peer.reserved_bytes && !peer.waiting.empty()) {
+  while (!peer.waiting.empty() && (peer.is_paced() || peer.room() > peer.reserved_bytes)) {
     QueuePair* qp = peer.waiting.front();
     const SendSide::Readiness readiness = qp->requests(now);
     if (readiness == SendSide::Readiness::WaitsForWindow) {  // needs more of the window

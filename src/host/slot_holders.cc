@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -72,12 +71,13 @@ std::vector<Socket> slot_sockets() {
   std::vector<Socket> found;
   const os::UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!fd.valid() || !ask_for_sockets(fd.get())) return found;
-  alignas(nlmsghdr) static thread_local std::array<char, kReadBytes> buffer;
+  // Not thread-local: each thread of the program would give this much of its stack.
+  const auto buffer = std::make_unique<char[]>(kReadBytes);
   for (;;) {
-    const ssize_t n = ::recv(fd.get(), buffer.data(), buffer.size(), 0);
+    const ssize_t n = ::recv(fd.get(), buffer.get(), kReadBytes, 0);
     if (n <= 0) return found;
     auto left = static_cast<unsigned>(n);
-    const auto* message = reinterpret_cast<const nlmsghdr*>(buffer.data());
+    const auto* message = reinterpret_cast<const nlmsghdr*>(buffer.get());
     for (; NLMSG_OK(message, left); message = NLMSG_NEXT(message, left)) {
       if (message->nlmsg_type != SOCK_DIAG_BY_FAMILY) return found;  // the end, or an error
       Socket socket;

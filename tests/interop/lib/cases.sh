@@ -80,13 +80,13 @@ conclude() {
     for log in "$@"; do sed "s/^/    $log | /" "$RUN/$log.log"; done
 }
 
-# one_case SERVER CLIENT IP MTU NAME COMMAND OPTIONS...: COMMAND is a program, or a function cm_...
+# one_case SERVER CLIENT IP MTU NAME COMMAND OPTIONS...: COMMAND is a program, or a function that sets PROBLEM
 one_case() {
     local server=$1 client=$2 ip=$3 mtu=$4 began=$SECONDS
     selected "$5" "$client->$server" "$ip" "$mtu" || return 0
     shift 5
-    case $1 in
-        cm_*) "$@" ;;
+    case $(type -t "$1") in
+        function) "$@" ;;
         *) attempt "$@" ;;
     esac
     # ibv_rc_pingpong destroys its queue pair without a message to the other side. rxe completes a receive

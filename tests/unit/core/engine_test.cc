@@ -204,6 +204,49 @@ TEST_F(SharedWindowTest, AQueuePairWokenWithoutEffectStaysFirst) {
   EXPECT_EQ(peer.waiting.in_order(), (std::vector{busy_, waiter_, &quick}));
 }
 
+// One packet fills the window. After the first ACK the path is paced, too.
+class PacedAfterAckControl final : public CongestionControl {
+ public:
+  PacedAfterAckControl() : CongestionControl(1) {}
+  void on_acked(const AckEvent&) override { pacing_rate_ = 1'000'000; }
+  void on_lost(const LossEvent&) override {}
+  void on_timed_out(Instant) override {}
+  void on_cnp(Instant) override {}
+  void on_round_trip(Duration, Instant) override {}
+};
+constexpr CongestionAlgorithm kPacedAfterAck{"paced after an ACK", "",
+                                             []() -> std::unique_ptr<CongestionControl> {
+                                               return std::make_unique<PacedAfterAckControl>();
+                                             }};
+
+class PacedWindowTest : public EngineTest {
+ public:
+  PacedWindowTest() : EngineTest(true, true, kPacedAfterAck) {}
+};
+
+// The queue pair whose packet shut the path has nothing more to send, so the deadline that reopens
+// the path is that of the next one. It began to wait when the path was not paced.
+TEST_F(PacedWindowTest, AQueuePairSendsWhenAPathReopensThatAnotherShut) {
+  std::vector<QueuePair*> all;
+  for (uint32_t i = 0; i < 3; ++i) {
+    all.push_back(&make_connected({.sq_psn = 1000 * (i + 1)}));
+    qp_ = all.back();
+    ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
+    ASSERT_EQ(transmit().size(), i == 0 ? 1u : 0u);
+  }
+  qp_ = all[0];
+  receive_ack(1000);
+  ASSERT_EQ(transmit().size(), 1u);
+  ASSERT_TRUE(all[1]->peer()->is_paced());
+  qp_ = all[1];
+  receive_ack(2000);
+  ASSERT_TRUE(transmit().empty());
+  ASSERT_TRUE(next_deadline());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].psn(), 3000u);
+}
+
 TEST_F(SharedWindowTest, DestroyReturnsReservedWindowToTheOthers) {
   qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
