@@ -124,6 +124,8 @@ void LossRecovery::retransmit_from(wire::Psn from, Instant now) {
     set_state(psn, PacketState::Lost, now);
   }
   stop_ack_timer();
+  // Responses to requests before `from`, which may fill the window.
+  if (in_flight_bytes_ != 0) restart_ack_timer(now);
 }
 
 // A retransmitted packet has one round trip before it counts as lost. For the first outstanding

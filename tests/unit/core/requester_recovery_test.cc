@@ -57,6 +57,31 @@ TEST_F(RequesterRecoveryTest, ProgressRestartsTheTimer) {
   EXPECT_EQ(counter(CounterId::timeouts), 1u);
 }
 
+// A READ whose response is lost, and a SEND behind it whose first packet the peer refuses. The SEND
+// may have to wait for the window, which the response fills.
+class ResponseBeforeNakTest : public RequesterRecoveryTest {
+ protected:
+  uint64_t timeouts_after(AckKind refusal) {
+    connect();
+    EXPECT_TRUE(post(SendOp::Read, 1, 256).ok());
+    EXPECT_TRUE(post(SendOp::Send, 2, 8).ok());
+    transmit();
+    receive_nak(101, AckKind::Nak, 0);
+    transmit();  // requests the response again
+    receive_nak(101, refusal, 0);
+    engine_.on_deadline(now_ + seconds(1));
+    return counter(CounterId::timeouts);
+  }
+};
+
+TEST_F(ResponseBeforeNakTest, KeepsTheAckTimerAfterANak) {
+  EXPECT_EQ(timeouts_after(AckKind::Nak), 1u);
+}
+
+TEST_F(ResponseBeforeNakTest, KeepsTheAckTimerAfterAnRnrNak) {
+  EXPECT_EQ(timeouts_after(AckKind::RnrNak), 1u);
+}
+
 TEST_F(RequesterRecoveryTest, RetryTimerDoesNotFireWithNothingOutstanding) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
