@@ -27,8 +27,8 @@ class BulkSender {
     core::CompletionQueue& cq = receiver.create_cq(2);
     core::QueuePair& peer = receiver.create_qp(cq, cq, {.depth = 1});
     connect(host_, qp_, receiver, peer, {.mtu = shape.mtu, .timeout = shape.timeout});
-    world_.at(world_.now() + nanoseconds(static_cast<int64_t>(world_.prng().below(1'000'000))),
-              [this] { refill(); });
+    const auto apart = nanoseconds(static_cast<int64_t>(world_.prng().below(1'000'000)));
+    world_.at(world_.now() + shape.senders_start + apart, [this] { refill(); });
   }
   HostId id() const { return host_.id(); }
   uint64_t messages() const { return completed_; }

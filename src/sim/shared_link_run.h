@@ -15,6 +15,7 @@ struct SharedLinkShape {
   Bottleneck::Shape bottleneck{};
   uint32_t senders = 1;
   uint32_t tcp_flows = 0;
+  Duration senders_start{};           // so long after TCP, within 1 ms
   Duration delay = microseconds(50);  // one way
   double loss = 0;                    // of all packets in both directions
   wire::Mtu mtu = wire::Mtu::k1024;

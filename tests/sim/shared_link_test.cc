@@ -88,5 +88,29 @@ TEST(SharedLink, BesideTcpBothGetTheirShareOfAShortQueue) {
   }
 }
 
+TEST(SharedLink, AFlowThatStartsIntoTcpsShortQueueGetsItsShare) {
+  for (const uint64_t seed : kSeeds) {
+    const auto r = run_shared_link(seed, {.tcp_flows = 1,
+                                          .senders_start = milliseconds(500),
+                                          .warm_up = milliseconds(2500),
+                                          .measured = milliseconds(4000)});
+    EXPECT_GT(r.shares[0], 0.35);
+    EXPECT_GT(r.tcp_shares[0], 0.35);
+  }
+}
+
+// A second TCP flow gets 0.31 to 0.37 of the link here.
+TEST(SharedLink, AFlowThatStartsIntoTcpsDeepQueueGetsAFifthSoon) {
+  for (const Duration start : {milliseconds(100), milliseconds(500), milliseconds(1500)}) {
+    const auto r = run_shared_link(1, {.bottleneck = {.queue_bytes = 1'500'000},
+                                       .tcp_flows = 1,
+                                       .senders_start = start,
+                                       .warm_up = start + milliseconds(2000),
+                                       .measured = milliseconds(4000)});
+    EXPECT_GT(r.shares[0], 0.2);
+    EXPECT_GT(r.tcp_shares[0], 0.35);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::sim

@@ -13,8 +13,9 @@ constexpr int64_t kCubicDenominator = 10'000'000;
 constexpr int64_t kMaxCubicMs = 100'000;
 
 // Growth for each round trip, in bytes. Beside loss-based flows: Reno's share at CUBIC's decrease
-// to 7/10. With a queue: many flows together must not fill it in a few round trips.
-constexpr uint32_t kFairGrowth = 800;
+// to 7/10, as a window counts it that includes PeerPath's overhead. With a queue: many flows
+// together must not fill it in a few round trips.
+constexpr uint32_t kFairGrowth = 930;
 constexpr uint32_t kGrowthWithQueue = 192;
 constexpr uint32_t kGrowthWithLosses = 250'000;  // divided by the window: large flows grow less
 // After so many rounds with an empty queue the window grows by a part of itself, unless the other
@@ -28,16 +29,18 @@ constexpr uint32_t kMuchLost = 65536 / 800;
 // On a long path, where a window holds many packets and the link itself loses some: 1 %.
 constexpr uint32_t kMuchLostOnLongPath = 65536 / 100;
 constexpr Duration kLongPath = milliseconds(4);
+// Beside TCP: an overflow drops a burst, which is one sign of congestion. TCP loses a packet or
+// two.
+constexpr uint64_t kMostCounted = 2 * Delay::kPacketBytes;
 // So long after an overflow, or a long queue, an empty one may be the pause of others.
 constexpr Duration kAfterQueue = seconds(1);
-
-// How long delay is ignored before it is tried again.
-constexpr Duration kIgnoreDelayFor = seconds(1);
 
 // Pauses: how long no round trip was as short as the smallest, and how long they last.
 constexpr Duration kPauseAfter = seconds(1);
 constexpr Duration kPauseAfterLosses = milliseconds(100);
 constexpr int64_t kRoundTripsBetweenPauses = 512;
+// A long round trip may be that of a queue that was there before the flow.
+constexpr int64_t kRoundTripsToFirstPause = 32;
 // A thread that can run waits at most about this long for a CPU.
 constexpr Duration kLongestStall = milliseconds(4);
 // Below this round trip no queue matters, so losses without delay have other causes.
@@ -85,7 +88,7 @@ void Delay::on_round_trip(Duration sample, Instant now) {
   const bool is_smallest = sample <= base_;
   base_ = std::min(base_, sample);
   queueing_ = sample - base_;
-  if (is_smallest || (!others_fill_queue_ && queueing_ < kEmptyQueue)) confirmed_at_ = now;
+  if (is_smallest || (!competes() && queueing_ < kEmptyQueue)) confirmed_at_ = now;
   if (now - sample >= changed_at_) {
     round_.smallest = std::min(round_.smallest, sample);
     if (is_pausing()) smallest_in_pause_ = std::min(smallest_in_pause_, sample);
@@ -107,7 +110,11 @@ void Delay::on_lost(const LossEvent& event) {
   if (smoothed_ >= kLeastQueued) queued_at_ = event.now;
   if (event.episode.bytes_lost != 0) return;
   max_target_ = std::clamp(queueing_ / 2, kMinTarget, kMaxTarget);
-  if (may_shrink(event.now)) shrink_to(uint64_t{window_} * 7 / 10, event.now);
+  // The smoothed round trip lags behind a queue that fills fast.
+  const Duration round_trip =
+      base_ == kUnknown ? smoothed_ : std::max(smoothed_, base_ + queueing_);
+  if (event.now - changed_at_ < round_trip) return;
+  shrink_to(uint64_t{window_} * 7 / 10, event.now);
 }
 
 void Delay::on_timed_out(Instant now) { shrink_to(window_ / 2, now); }
@@ -166,7 +173,8 @@ void Delay::judge_delay(Instant now) {
 void Delay::measure_shares() {
   const uint64_t sent = round_.acked + round_.lost;
   if (sent == 0) return;
-  const auto lost = static_cast<uint32_t>(round_.lost * 65536 / sent);
+  const uint64_t most = competes() ? kMostCounted : UINT64_MAX;
+  const auto lost = static_cast<uint32_t>(std::min(round_.lost, most) * 65536 / sent);
   lost_share_ = lost_share_ - lost_share_ / 32 + lost / 32;
   const auto marked = static_cast<uint32_t>(round_.marked * 1024 / sent);
   marked_share_ = marked_share_ - marked_share_ / 16 + marked / 16;
@@ -195,14 +203,14 @@ void Delay::on_queueing(Duration queueing, Instant now) {
   if (queueing > target / 2) queued_at_ = now;
   if (ignores_delay_) {
     const bool is_unused = is_empty(now) && empty_rounds_ >= kEmptyRounds;
-    ignores_delay_ = !is_unused && now < ignores_until_;
-  } else if (is_recent(overflowed_at_, now) && loses_much() && others_fill_queue_) {
+    ignores_delay_ = !is_unused && (competes() || now < ignores_until_);
+  } else if (is_recent(overflowed_at_, now) && loses_much() && others_fill_queue_.value_or(true)) {
     before_delay_ = 0;
     ignores_delay_ = true;
     ignores_until_ = *overflowed_at_ + kAfterQueue;
   } else if (queueing > target) {
     follow_queue(queueing, target, now);
-  } else {
+  } else if (window_ >= before_delay_) {
     before_delay_ = 0;
   }
 }
@@ -215,19 +223,17 @@ void Delay::follow_queue(Duration queueing, Duration target, Instant now) {
   const auto excess = static_cast<uint64_t>((queueing - target).ns / 1000);
   const auto whole = static_cast<uint64_t>((base_ + queueing).ns / 1000);
   shrink_to(window_ - uint64_t{window_} * excess * 4 / (5 * whole), now);
-  if (window_ > before_delay_ / 4) return;
-  window_ = before_delay_;
-  cubic_ = cubic_before_delay_;
-  if (!overflowed_at_) slow_start_to_ = UINT32_MAX;
-  before_delay_ = 0;
-  ignores_delay_ = true;
-  ignores_until_ = now + kIgnoreDelayFor;
+  if (window_ <= before_delay_ / 4) pause(now);  // it shows whose queue it is
 }
 
 void Delay::pause_if_due(Instant now) {
   if (base_ == kUnknown || smoothed_ < kLeastQueued) return;
-  if (window_ < slow_start_to_ || !round_.limited) return;
-  if (now - confirmed_at_ < pause_interval()) return;
+  // Beside TCP only a loss ends slow start, and there may be none if TCP stops.
+  if (!round_.limited || (window_ < slow_start_to_ && !competes())) return;
+  if (!is_pausing() && now - confirmed_at_ >= pause_interval()) pause(now);
+}
+
+void Delay::pause(Instant now) {
   const Duration pause = std::max(kPause, smoothed_ * 2);
   after_pause_ = window_;
   window_ = std::min(window_, static_cast<uint32_t>(kPacketBytes * smoothed_.ns / (pause / 2).ns));
@@ -235,26 +241,42 @@ void Delay::pause_if_due(Instant now) {
   changed_at_ = now;
   smallest_in_pause_ = kUnknown;
   round_trip_before_pause_ = smoothed_;
+  base_before_pause_ = base_;
   update_rate(now);
 }
 
-// All Verbenas that share a queue pause together, so a queue that stays is that of others. Such a
-// queue may have been there since the flow began, so what counts is how far the round trip fell:
-// base_ could be that of a queue.
 void Delay::end_pause(Instant now) {
   window_ = std::exchange(after_pause_, 0);
   confirmed_at_ = changed_at_ = now;
+  if (smallest_in_pause_ == kUnknown) return;
+  const bool competed = competes();
+  others_fill_queue_ = !has_emptied_queue() && !is_recent(marked_at_, now);
+  ignores_delay_ = competes();
+  if (competes() && before_delay_ > window_) {  // delay has shrunk it in vain
+    window_ = before_delay_;
+    cubic_ = cubic_before_delay_;
+  }
+  before_delay_ = 0;
+  if (competes() && !competed) lost_share_ = 0;  // losses count less from now on
+  if (competes() && !overflowed_at_) slow_start_to_ = UINT32_MAX;
+}
+
+// All Verbenas that share a queue pause together, so a queue that stays is that of others. Such a
+// queue may have been there since the flow began, and base_ that of a queue: the round trip must
+// halve. On a long path it cannot. There the pause must confirm base_: if it finds a shorter round
+// trip, the flow itself was only a part of the queue.
+bool Delay::has_emptied_queue() const {
   const Duration smallest = smallest_in_pause_;
-  if (smallest == kUnknown) return;
   const Duration before = round_trip_before_pause_;
-  const bool halved = smallest * 2 <= before;
-  const bool fell_to_base = base_ >= kLongPath && (smallest - base_) * 4 <= before - base_;
-  others_fill_queue_ = !halved && !fell_to_base && !is_recent(marked_at_, now);
-  ignores_delay_ = others_fill_queue_;
-  ignores_until_ = now + pause_interval() * 4;  // the next pause decides
+  const Duration base = base_before_pause_;
+  if (base >= kLongPath && smallest >= base - base / 16) {
+    if ((smallest - base) * 4 <= before - base) return true;
+  }
+  return smallest * 2 <= before && (smallest - base_) * 4 <= before - base_;
 }
 
 Duration Delay::pause_interval() const {
+  if (!others_fill_queue_ && base_ >= kLongPath) return base_ * kRoundTripsToFirstPause;
   if (loses_much()) return std::max(kPauseAfterLosses, base_ * kRoundTripsBetweenPauses / 4);
   return std::max(kPauseAfter, base_ * kRoundTripsBetweenPauses);
 }
@@ -266,7 +288,7 @@ Duration Delay::pause_interval() const {
 uint64_t Delay::limit() const {
   if (base_ == kUnknown) return kReceiveBufferBytes;
   const bool is_slow_start = window_ < slow_start_to_;
-  const Duration round_trip = ignores_delay_ && !is_slow_start ? smoothed_ : base_;
+  const Duration round_trip = competes() || (ignores_delay_ && !is_slow_start) ? smoothed_ : base_;
   const uint64_t path = delivery_rate_ / 1000 * static_cast<uint64_t>(round_trip.ns) / 1'000'000;
   return std::clamp<uint64_t>(2 * path, kReceiveBufferBytes, kMaxWindow);
 }
@@ -278,7 +300,8 @@ void Delay::grow(const AckEvent& event) {
     const uint64_t larger = uint64_t{window_} + event.bytes;
     const uint64_t limit = this->limit();
     window_ = static_cast<uint32_t>(std::min(larger, limit));
-    if (larger > limit && ignores_delay_) slow_start_to_ = window_;  // nothing else would end it
+    // Between busy hosts nothing else would end it.
+    if (larger > limit && ignores_delay_ && !competes()) slow_start_to_ = window_;
     return;
   }
   acked_ += event.bytes;

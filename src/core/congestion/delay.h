@@ -19,11 +19,12 @@
 // A flow that begins while others keep a queue does not know the smallest round trip. A flow that
 // has not measured it again for a while therefore pauses for a moment. Flows that share a queue
 // measure it at the same time, and so come to pause together. The pause also shows whose queue it
-// is: if the round trip hardly falls, loss-based flows fill the queue. Delay is ignored then, so
-// that Verbena holds a share beside TCP.
+// is: if the round trip hardly falls, loss-based flows fill the queue. Until the next pause Verbena
+// competes with them then: it ignores delay and grows and shrinks as CUBIC does, however many
+// packets of a round are lost.
 //
-// If the delay stays although the window has shrunk to a quarter, others cause it as well, or hosts
-// that have no CPU to spare. The window is restored then and delay ignored for a second.
+// If the delay stays although the window has shrunk to a quarter, the flow pauses at once. If the
+// queue is that of others, the window is restored.
 //
 // The window may exceed what a receive buffer holds only by what the path itself holds. Below two
 // packets the sender is paced, so that a window can be smaller than one packet.
@@ -94,10 +95,14 @@ class Delay final : public CongestionControl {
   // The window shrinks to `window` and grows slowly from there.
   void shrink_to(uint64_t window, Instant now);
   bool may_shrink(Instant now) const { return now - changed_at_ >= smoothed_; }
+  // A pause has shown that loss-based flows fill the queue.
+  bool competes() const { return others_fill_queue_.value_or(false); }
   static bool is_recent(const std::optional<Instant>& at, Instant now);
   bool loses_much() const;
   void pause_if_due(Instant now);
+  void pause(Instant now);
   void end_pause(Instant now);
+  bool has_emptied_queue() const;
   Duration pause_interval() const;
   void update_rate(Instant now);
 
@@ -142,8 +147,9 @@ class Delay final : public CongestionControl {
   Instant pause_end_{};
   Duration smallest_in_pause_ = kUnknown;
   Duration round_trip_before_pause_{};
-  bool others_fill_queue_ = true;  // as far as is known
-  Instant confirmed_at_{};         // base_ was measured, or the latest pause ended
+  Duration base_before_pause_{};
+  std::optional<bool> others_fill_queue_;  // what the latest pause has shown
+  Instant confirmed_at_{};                 // base_ was measured, or the latest pause ended
 
   DcqcnRate cnp_rate_;
 };

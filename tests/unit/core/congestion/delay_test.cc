@@ -206,6 +206,66 @@ TEST_F(DelayTest, AQueueThatStaysInAPauseIsThatOfOthers) {
   EXPECT_FALSE(control_.ignores_delay()) << "all flows have paused";
 }
 
+TEST_F(DelayTest, HalfAQueueThatStaysInAPauseIsThatOfOthers) {
+  grow_to(200'000);
+  pause_with(kEmptyPath + microseconds(150));  // the round trip halves, and no more
+  EXPECT_TRUE(control_.ignores_delay());
+}
+
+TEST_F(DelayTest, IgnoresDelayUntilTheNextPauseBesideTcp) {
+  grow_to(200'000);
+  pause_with(milliseconds(1));
+  for (int i = 0; i < 10'000 && !control_.is_pausing(); ++i) {
+    round(milliseconds(2));
+    ASSERT_TRUE(control_.ignores_delay());
+  }
+  EXPECT_TRUE(control_.is_pausing());
+}
+
+TEST_F(DelayTest, ABurstOfLossesIsOneSignOfCongestionBesideTcp) {
+  grow_to(200'000);
+  pause_with(milliseconds(1));
+  for (int i = 0; i < 20; ++i) round(milliseconds(2));
+  const uint32_t before = control_.window();
+  lose(30 * Delay::kPacketBytes);
+  EXPECT_EQ(control_.window(), uint64_t{before} * 7 / 10);
+  round(milliseconds(2));
+  const uint32_t after = control_.window();
+  for (int i = 0; i < 10; ++i) round(milliseconds(2));
+  EXPECT_GT(control_.window(), after + 10u * 500) << "many lost packets are not many flows";
+}
+
+TEST_F(DelayTest, AShorterRoundTripThanEverInAPauseOfALongPathShowsAQueueOfOthers) {
+  for (const bool is_shorter : {false, true}) {
+    control_ = Delay();
+    const Duration path = milliseconds(10);
+    for (int i = 0; i < 6; ++i) round(path);
+    for (int i = 0; i < 200 && !control_.is_pausing(); ++i) round(path + milliseconds(2));
+    ASSERT_TRUE(control_.is_pausing()) << "for the first time after 32 round trips";
+    now_ = now_ + milliseconds(12);
+    control_.on_round_trip(is_shorter ? milliseconds(8) : path, now_);
+    now_ = now_ + milliseconds(20);
+    control_.on_acked({.bytes = 1, .in_flight = 1, .now = now_});
+    ASSERT_FALSE(control_.is_pausing());
+    EXPECT_EQ(control_.ignores_delay(), is_shorter);
+  }
+}
+
+TEST_F(DelayTest, PausesAtOnceWhenDelayStaysAlthoughTheWindowHasShrunk) {
+  grow_to(200'000);
+  const uint32_t before = control_.window();
+  int rounds = 0;
+  while (!control_.is_pausing() && ++rounds < 50) round(kEmptyPath + milliseconds(5));
+  ASSERT_TRUE(control_.is_pausing());
+  now_ = now_ + milliseconds(6);
+  control_.on_round_trip(kEmptyPath, now_);  // all flows pause
+  now_ = now_ + milliseconds(10);
+  control_.on_acked({.bytes = 1, .in_flight = 1, .now = now_});
+  ASSERT_FALSE(control_.is_pausing());
+  EXPECT_FALSE(control_.ignores_delay());
+  EXPECT_LE(control_.window(), before / 4) << "the queue was that of Verbenas";
+}
+
 TEST_F(DelayTest, GrowsByAPartOfItselfOnlyWhenTheOthersHaveNotJustPaused) {
   grow_to(100'000);
   for (int i = 0; i < 300; ++i) round(kEmptyPath + microseconds(450));
