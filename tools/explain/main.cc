@@ -97,7 +97,7 @@ class Story {
       if (count != 0) text += fmt::format(", {} {}", count, what);
     };
     add(s.retransmitted, "retransmitted");
-    add(s.missing, "PSNs missing");
+    add(s.missing.size(), "PSNs missing");
     add(s.naks, "NAKs");
     add(s.rnr_naks, "RNR NAKs");
     add(s.cnps, "CNPs");

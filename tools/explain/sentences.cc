@@ -34,7 +34,8 @@ const char* position_of(const wire::OpcodeInfo& op) {
 std::string bytes_of(const wire::Packet& p, const Remarks& remarks) {
   const size_t n = p.payload.size();
   if (p.op.position == Position::Only) return fmt::format("{} bytes", n);
-  return fmt::format("bytes {} to {}", remarks.offset, remarks.offset + n);
+  if (!remarks.offset) return fmt::format("{} bytes", n);
+  return fmt::format("bytes {} to {}", *remarks.offset, *remarks.offset + n);
 }
 
 std::string target_of(uint64_t address, uint32_t rkey) {
@@ -224,9 +225,8 @@ std::string remarks_of(const Datagram& d, const Remarks& remarks) {
   };
   if (!d.icrc_is_good) add("ICRC is wrong: the receiver drops it");
   if (remarks.is_retransmission) add("retransmission");
-  if (remarks.missing_before == 1) add("the PSN before it is not in the capture");
-  if (remarks.missing_before > 1)
-    add(fmt::format("{} PSNs before it are not in the capture", remarks.missing_before));
+  if (remarks.missing == 1) add("one PSN is missing in the capture");
+  if (remarks.missing > 1) add(fmt::format("{} PSNs are missing in the capture", remarks.missing));
   if (wire::is_marked(d.traffic_class)) add("marked by a congested queue (CE)");
   if (!d.is_whole) add("only its beginning was captured");
   return text;

@@ -51,12 +51,7 @@ Remarks Streams::add(const Datagram& datagram, const wire::Packet& packet, Strea
     return remarks;
   }
   if (!uses_psns(packet.op)) return remarks;
-  if (is_message(packet.op)) {
-    const bool begins =
-        packet.op.position == wire::Position::First || packet.op.position == wire::Position::Only;
-    remarks.offset = begins ? 0 : s.message_bytes;
-    s.message_bytes = remarks.offset + packet.payload.size();
-  }
+  if (is_message(packet.op)) remarks.offset = offset_of(s, packet);
   if (packet.op.direction == wire::Direction::Request) {
     add_request(s, packet, remarks);
   } else {
@@ -65,25 +60,50 @@ Remarks Streams::add(const Datagram& datagram, const wire::Packet& packet, Strea
   return remarks;
 }
 
+// All packets of a message but the last are of one size.
+std::optional<uint64_t> Streams::offset_of(Stream& s, const wire::Packet& packet) {
+  if (packet.op.position == wire::Position::Only) return 0;
+  const auto bytes = static_cast<uint32_t>(packet.payload.size());
+  if (packet.op.position == wire::Position::First) {
+    s.starts[s.messages++ % s.starts.size()] = {packet.bth.psn, bytes};
+    return 0;
+  }
+  std::optional<uint64_t> offset;
+  int32_t nearest = INT32_MAX;
+  for (size_t i = 0; i < std::min(s.messages, s.starts.size()); ++i) {
+    const int32_t distance = packet.bth.psn.distance_from(s.starts[i].psn);
+    if (distance <= 0 || distance >= nearest) continue;
+    nearest = distance;
+    offset = static_cast<uint64_t>(distance) * s.starts[i].packet_bytes;
+  }
+  return offset;
+}
+
+// Remembers the PSNs from `next` up to `psn` as missing. Returns their number.
+uint32_t Streams::skip_to(Stream& s, wire::Psn psn) {
+  constexpr int32_t kMostRemembered = 1 << 16;  // a larger step is another connection
+  const int32_t gap = psn.distance_from(*s.next);
+  if (!s.next_is_known || gap >= kMostRemembered) return 0;
+  for (wire::Psn missing = *s.next; missing != psn; missing = missing + 1) {
+    s.missing.insert(missing.value());
+  }
+  return static_cast<uint32_t>(gap);
+}
+
 void Streams::add_request(Stream& s, const wire::Packet& packet, Remarks& remarks) {
   const wire::Psn psn = packet.bth.psn;
   s.is_reliable |= packet.op.transport != wire::Transport::Uc;
   if (!s.unacked) s.unacked = psn;
-  if (s.next) {
-    const int32_t ahead = psn.distance_from(*s.next);
-    if (ahead < 0) {
-      remarks.is_retransmission = s.is_reliable;
-      if (s.is_reliable) ++s.retransmitted;
-      // A receiver without selective repeat has dropped what followed, and all of it comes again.
-      s.next = psn + 1;
-      s.next_is_known = packet.op.verb != wire::Verb::ReadRequest;
-      return;
-    }
-    if (ahead > 0 && s.next_is_known) {
-      remarks.missing_before = static_cast<uint32_t>(ahead);
-      s.missing += remarks.missing_before;
-    }
+  const int32_t ahead = s.next ? psn.distance_from(*s.next) : 0;
+  if (ahead < 0) {
+    const bool was_missing = s.missing.erase(psn.value()) != 0;
+    remarks.is_retransmission = s.is_reliable && !was_missing;
+    if (remarks.is_retransmission) ++s.retransmitted;
+    return;
   }
+  // Two Verbenas do not send in the order of PSNs.
+  const uint32_t gap = ahead > 0 ? skip_to(s, psn) : 0;
+  if (packet.bth.extension_flags == 0) remarks.missing = gap;
   s.next = psn + 1;
   s.next_is_known = packet.op.verb != wire::Verb::ReadRequest;
 }
@@ -100,7 +120,10 @@ void Streams::add_response(Stream& s, const wire::Packet& packet, Remarks& remar
   // A NAK names the PSN that is expected; everything before it was received.
   const wire::Psn acked_before = is_nak || is_rnr ? psn : psn + 1;
   if (acked_before.distance_from(*requests.unacked) > 0) requests.unacked = acked_before;
-  if (acked_before.distance_from(*requests.next) > 0) requests.next = acked_before;  // of a READ
+  if (acked_before.distance_from(*requests.next) > 0) {  // responses to a READ, or a gap
+    remarks.missing = skip_to(requests, acked_before);
+    requests.next = acked_before;
+  }
   remarks.requests = &requests;
   remarks.outstanding =
       static_cast<uint32_t>(std::max(0, (*requests.next).distance_from(*requests.unacked)));

@@ -4,10 +4,12 @@
 // PSNs that responses name.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tools/explain/capture.h"
@@ -31,7 +33,6 @@ struct Stream {
   uint64_t packets = 0;
   uint64_t payload_bytes = 0;
   uint64_t retransmitted = 0;
-  uint64_t missing = 0;  // PSNs that the capture skips
   uint64_t naks = 0;
   uint64_t rnr_naks = 0;
   uint64_t cnps = 0;
@@ -40,10 +41,19 @@ struct Stream {
 
   // Requests of RC and XRC.
   bool is_reliable = false;
-  wire::OptionalPsn next;      // expected; none: nothing was seen yet
-  bool next_is_known = true;   // false behind a READ, whose responses use an unknown number of PSNs
-  wire::OptionalPsn unacked;   // the first one without a response
-  uint64_t message_bytes = 0;  // of the message in progress, before this packet
+  wire::OptionalPsn next;     // behind the latest one; none: nothing was seen yet
+  bool next_is_known = true;  // false behind a READ, whose responses use an unknown number of PSNs
+  wire::OptionalPsn unacked;  // the first one without a response
+  // PSNs before `next` that were not seen. Two Verbenas send packets of equal size together, so a
+  // gap may close soon.
+  std::unordered_set<uint32_t> missing;
+  // The latest messages: where they begin, and the payload of their first packet.
+  struct Start {
+    wire::Psn psn{0};
+    uint32_t packet_bytes = 0;
+  };
+  std::array<Start, 64> starts{};
+  size_t messages = 0;
   // Responses: the requests that they belong to; null: not known yet.
   Stream* requests = nullptr;
 };
@@ -51,9 +61,9 @@ struct Stream {
 // What is remarkable about a packet.
 struct Remarks {
   bool is_retransmission = false;
-  uint32_t missing_before = 0;  // PSNs
-  // For a packet of a message: where its payload begins.
-  uint64_t offset = 0;
+  uint32_t missing = 0;  // PSNs before it, or that it acknowledges, which the capture skips
+  // For a packet of a message: where its payload begins, if that is known.
+  std::optional<uint64_t> offset;
   // For a response: the requests, if they are known, and how many PSNs have no response now.
   const Stream* requests = nullptr;
   uint32_t outstanding = 0;
@@ -68,6 +78,8 @@ class Streams {
   const std::vector<Stream*>& all() const { return order_; }
 
  private:
+  static std::optional<uint64_t> offset_of(Stream& stream, const wire::Packet& packet);
+  static uint32_t skip_to(Stream& stream, wire::Psn psn);
   static void add_request(Stream& stream, const wire::Packet& packet, Remarks& remarks);
   void add_response(Stream& stream, const wire::Packet& packet, Remarks& remarks);
   Stream* find_requests(const Stream& responses, wire::Psn psn);
