@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kPd = 1;
 constexpr uint64_t kIova = 0x10000;
+constexpr uint32_t kMostMessages = 32;
 
 // Copies packets, as a datapath must, and delivers them all at once.
 class Wire : public wire::PacketSink {
@@ -55,7 +56,7 @@ struct End {
     QpConfig config;
     config.pd = kPd;
     config.send_cq = config.receive_cq = &cq;
-    config.max_send_wr = config.max_recv_wr = 16;
+    config.max_send_wr = config.max_recv_wr = kMostMessages;
     config.max_send_sge = config.max_recv_sge = 1;
     qp = engine.create_qp(config).value();
   }
@@ -91,10 +92,12 @@ struct End {
   uint32_t key = 0;
 };
 
-// One WRITE from posting to completion: the request and the ACK are sent and received.
+// WRITEs that are posted together, from posting to completion: the requests and the ACKs are sent
+// and received.
 void write_turn(benchmark::State& state) {
   const auto size = static_cast<uint32_t>(state.range(0));
   const wire::Mtu mtu = state.range(1) == 1024 ? wire::Mtu::k1024 : wire::Mtu::k4096;
+  const int64_t messages = state.range(2);
   const uint8_t address[4] = {10, 0, 0, 1};
   const wire::Gid gid = wire::Gid::from_ipv4(address);
   End a(1, size), b(2, size);
@@ -110,9 +113,11 @@ void write_turn(benchmark::State& state) {
   request.remote_address = kIova;
   request.rkey = b.key;
   for ([[maybe_unused]] auto _ : state) {
-    if (!a.engine.post_send(*a.qp, request, now).ok()) state.SkipWithError("post_send");
-    Completion done;
-    while (a.cq.poll(&done, 1) == 0) {
+    for (int64_t i = 0; i < messages; ++i) {
+      if (!a.engine.post_send(*a.qp, request, now).ok()) state.SkipWithError("post_send");
+    }
+    Completion done[kMostMessages];
+    for (int64_t left = messages; (left -= a.cq.poll(done, kMostMessages)) > 0;) {
       now.ns += 1000;
       a.engine.poll_transmit(to_b, now);
       to_b.deliver(b.engine, now);
@@ -122,16 +127,17 @@ void write_turn(benchmark::State& state) {
         return;
       }
     }
-    if (done.status != WcStatus::Success) state.SkipWithError("the WRITE failed");
+    if (done[0].status != WcStatus::Success) state.SkipWithError("the WRITE failed");
   }
-  state.SetItemsProcessed(state.iterations());
-  state.SetBytesProcessed(state.iterations() * size);
+  state.SetItemsProcessed(state.iterations() * messages);
+  state.SetBytesProcessed(state.iterations() * messages * size);
 }
 BENCHMARK(write_turn)
-    ->ArgNames({"bytes", "mtu"})
-    ->Args({64, 4096})
-    ->Args({65536, 4096})
-    ->Args({65536, 1024});
+    ->ArgNames({"bytes", "mtu", "messages"})
+    ->Args({64, 4096, 1})
+    ->Args({64, 4096, 32})
+    ->Args({65536, 4096, 1})
+    ->Args({65536, 1024, 1});
 
 }  // namespace
 }  // namespace verbena::core
