@@ -80,6 +80,11 @@ class QueuePair {
   bool try_fast_send(wire::PacketSink& sink, Instant recent);
   void finish_fast_send(Instant now);
   bool has_one_request() const;
+  // A rate, and so the time, decides when packets leave.
+  bool has_rate() const {
+    return is_unreliable(type()) || pacer_.limited() ||
+           (common_.peer != nullptr && common_.peer->has_rate());
+  }
   // A packet is ready that does not wait for the window.
   bool responses_ready() const {
     return (responder_->ready() || common_.has_unwindowed_packet || notification_.is_due()) &&

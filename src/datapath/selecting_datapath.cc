@@ -44,7 +44,7 @@ SelectingDatapath::SelectingDatapath(std::unique_ptr<Datapath> wire,
 
 bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
   if (destination.is_multicast() || peer.slot() == 0) return true;
-  if (!host::is_local(host::local_address(destination, interface_index_))) return true;
+  if (!host::was_local_just_now(host::local_address(destination, interface_index_))) return true;
   // If memory is exhausted, packets go over the wire.
   bool reached = true;
   (void)try_allocating([&] { reached = medium_->reach(peer.slot(), now); });
@@ -61,7 +61,8 @@ Result<wire::PathId> SelectingDatapath::open_path(const wire::Route& route) {
   }
   Path& path = paths_[id] = Path{};
   if (route.destination.is_multicast()) return opened;
-  if (!host::is_local(host::local_address(route.destination, interface_index_))) return opened;
+  if (!host::was_local_just_now(host::local_address(route.destination, interface_index_)))
+    return opened;
   path.slot = route.peer.slot();
   path.addresses = {route.source, route.destination, route.traffic_class, route.hop_limit};
   return opened;

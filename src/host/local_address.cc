@@ -15,17 +15,13 @@ LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index) {
   return {gid, scoped ? interface_index : 0};
 }
 
-namespace {
-
-bool can_bind_to(const LocalAddress& address) {
+bool is_local(const LocalAddress& address) {
   const os::UniqueFd fd = open_udp(address);
   const SocketAddress a = SocketAddress::of(address, 0);
   return fd.valid() && ::bind(fd.get(), a.get(), a.bytes) == 0;
 }
 
-}  // namespace
-
-bool is_local(const LocalAddress& address) {
+bool was_local_just_now(const LocalAddress& address) {
   struct Answer {
     LocalAddress address;
     Instant until;
@@ -35,7 +31,7 @@ bool is_local(const LocalAddress& address) {
   static thread_local Answer last{};
   const Instant now = os::coarse_now();
   if (last.address != address || now >= last.until) {
-    last = {address, now + kValid, can_bind_to(address)};
+    last = {address, now + kValid, host::is_local(address)};
   }
   return last.is_local;
 }

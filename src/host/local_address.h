@@ -24,9 +24,10 @@ struct LocalAddress {
 // Link-local and IPv6 multicast addresses are ambiguous without their interface.
 LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index);
 
-// Whether an address belongs to this host. Connecting a queue pair asks several times, so a thread
-// keeps its last answer for some milliseconds.
+// Whether an address belongs to this host.
 bool is_local(const LocalAddress& address);
+// The same, or some milliseconds ago: connecting a queue pair asks several times.
+bool was_local_just_now(const LocalAddress& address);
 
 // An address and port for the socket calls.
 struct SocketAddress {

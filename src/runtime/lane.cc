@@ -268,18 +268,19 @@ void Lane::after_post(core::QueuePair& qp) {
 
 // Nothing waits for the clock: a single message leaves before it is read.
 void Lane::transmit_posted() {
-  bool sent = false;
+  core::QueuePair* sent = nullptr;
   const bool had_memory = try_allocating([&] {
-    core::QueuePair* const qp = engine_->try_fast_send(datapath_.all->sink(), turned_at_);
-    if (qp == nullptr) return;
-    sent = true;
+    sent = engine_->try_fast_send(datapath_.all->sink(), turned_at_);
+    if (sent == nullptr) return;
     policy_.transmitted();
     datapath_.all->flush();
-    engine_->finish_fast_send(*qp, clock_.now());
   });
-  if (!had_memory) [[unlikely]]
+  const Instant at = clock_.now();
+  const bool has_timers =
+      sent == nullptr || try_allocating([&] { engine_->finish_fast_send(*sent, at); });
+  if (!had_memory || !has_timers) [[unlikely]]
     on_exhaustion();
-  if (!sent || engine_->anything_to_send()) transmit(clock_.now());
+  if (sent == nullptr || engine_->anything_to_send()) transmit(at);
 }
 
 // True: wake the background thread.

@@ -107,6 +107,10 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   Instant time() { return clock_.now(); }
   // The time of the last turn.
   Instant recent_time() const { return turned_at_; }
+  // A post needs the exact time only if a rate decides when its packets leave.
+  Instant time_for_post(const core::QueuePair& qp) {
+    return qp.has_rate() ? time() : recent_time();
+  }
 
   // --- progress by the application --------------------------------------------------------------
   // Takes the lock if it is free: ibv_poll_cq found nothing.

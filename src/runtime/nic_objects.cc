@@ -223,8 +223,8 @@ Status Nic::set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& 
   attr.path = path.value();
   attr.source_gid = source.value();
   attr.path_packet_bytes = lane.datapath().all->packet_bytes(path.value());
-  attr.is_on_this_host =
-      host::is_local(host::local_address(attr.address.destination, device_.interface_index));
+  attr.is_on_this_host = host::was_local_just_now(
+      host::local_address(attr.address.destination, device_.interface_index));
   return {};
 }
 

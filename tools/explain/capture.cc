@@ -4,6 +4,7 @@
 #include <pcap/pcap.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -44,18 +45,15 @@ wire::Gid gid_of_ipv6(const std::byte* at) {
   return gid;
 }
 
-// The fields that routers change count as ones.
-void mask_headers(std::byte* ip, size_t ip_bytes, bool v4) {
-  if (v4) {
-    store_u8(ip + 1, 0xFF);
-    store_u8(ip + 8, 0xFF);
-    store_be16(ip + 10, 0xFFFF);
-  } else {
-    store_be32(ip, load_be32(ip) | 0x0FFFFFFF);
-    store_u8(ip + 7, 0xFF);
-  }
-  store_be16(ip + ip_bytes + 6, 0xFFFF);
-}
+constexpr auto kOnes = [] {
+  std::array<std::byte, 8> ones;
+  ones.fill(std::byte{0xFF});
+  return ones;
+}();
+
+// The smallest packet, and the headers, payload, padding and ICRC of the largest.
+constexpr size_t kSmallestPacket = wire::kBthBytes + wire::kIcrcBytes;
+constexpr size_t kLargestPacket = 4096 + 80;
 
 }  // namespace
 
@@ -131,38 +129,95 @@ bool Capture::parse(Bytes ip, Datagram& d) {
     return false;
   }
   const size_t headers = ip_bytes + kUdpBytes;
-  if (ip.size() < headers || length < headers + wire::kIcrcBytes ||
+  if (ip.size() < headers || length < headers + kSmallestPacket ||
       load_be16(ip.data() + ip_bytes + 2) != wire::kRoceUdpPort) {
     return false;
   }
   d.is_whole = ip.size() >= length;
+  d.length = length - headers - wire::kIcrcBytes;
   const Bytes datagram = ip.subspan(headers, std::min(length, ip.size()) - headers);
   d.icrc_is_good = true;
-  d.bytes = datagram;
-  if (!d.is_whole) return true;
-  d.bytes = datagram.first(datagram.size() - wire::kIcrcBytes);
-  masked_.assign(ip.begin(), ip.begin() + static_cast<ptrdiff_t>(length - wire::kIcrcBytes));
-  mask_headers(masked_.data(), ip_bytes, version == 4);
-  if (d.bytes.size() > wire::kBthReservedOffset)
+  if (!d.is_whole) {  // the padding is behind the payload, so a part is told without it
+    d.bytes = datagram.first(std::min(datagram.size(), d.length) & ~size_t{3});
+    return true;
+  }
+  d.bytes = datagram.first(d.length);
+  headers_ = {{ip.begin(), ip.begin() + static_cast<ptrdiff_t>(headers)}, ip_bytes, version == 4};
+  if (!has_good_icrc(datagram, 0)) split(datagram, d);
+  return true;
+}
+
+// Fields that routers change count as ones. `segment`: of a batch, whose packets have consecutive
+// IPv4 ids.
+bool Capture::has_good_icrc(Bytes datagram, uint32_t segment) {
+  const size_t headers = headers_.ip_and_udp.size();
+  masked_.assign(headers_.ip_and_udp.begin(), headers_.ip_and_udp.end());
+  masked_.insert(masked_.end(), datagram.begin(), datagram.end() - wire::kIcrcBytes);
+  std::byte* const ip = masked_.data();
+  std::byte* const udp = ip + headers_.ip_bytes;
+  if (headers_.is_v4) {
+    store_u8(ip + 1, 0xFF);
+    store_be16(ip + 2, static_cast<uint16_t>(headers + datagram.size()));
+    store_be16(ip + 4, static_cast<uint16_t>(load_be16(ip + 4) + segment));
+    store_u8(ip + 8, 0xFF);
+    store_be16(ip + 10, 0xFFFF);
+  } else {
+    store_be32(ip, load_be32(ip) | 0x0FFFFFFF);
+    store_be16(ip + 4, static_cast<uint16_t>(kUdpBytes + datagram.size()));
+    store_u8(ip + 7, 0xFF);
+  }
+  store_be16(udp + 4, static_cast<uint16_t>(kUdpBytes + datagram.size()));
+  store_be16(udp + 6, 0xFFFF);
+  if (masked_.size() > headers + wire::kBthReservedOffset)
     masked_[headers + wire::kBthReservedOffset] = std::byte{0xFF};
-  static constexpr auto kOnes = [] {
-    std::array<std::byte, 8> ones;
-    ones.fill(std::byte{0xFF});
-    return ones;
-  }();
-  d.icrc_is_good =
-      crc32(crc32(0, kOnes), masked_) == wire::load_icrc(datagram.data() + d.bytes.size());
+  return crc32(crc32(0, kOnes), masked_) ==
+         wire::load_icrc(datagram.data() + datagram.size() - wire::kIcrcBytes);
+}
+
+// The size of the first packet is the one that makes its ICRC right. If there is none, the ICRC is
+// wrong, or that of the first packet of a batch.
+void Capture::split(Bytes datagrams, Datagram& first) {
+  const auto begins_a_batch = [&](size_t stride) {
+    return stride >= kSmallestPacket && stride < datagrams.size() &&
+           has_good_icrc(datagrams.first(stride), 0);
+  };
+  size_t stride = begins_a_batch(stride_) ? stride_ : 0;
+  for (size_t size = kSmallestPacket; stride == 0 && size <= kLargestPacket; size += 4) {
+    if (begins_a_batch(size)) stride = size;
+  }
+  first.icrc_is_good = stride != 0;
+  if (stride == 0) return;
+  stride_ = stride;
+  segment_ = 0;
+  segments_ = datagrams.subspan(stride);
+  first.length = stride - wire::kIcrcBytes;
+  first.bytes = datagrams.first(first.length);
+}
+
+// The rest of a batch.
+bool Capture::next_segment(Datagram& datagram) {
+  if (segments_.size() < kSmallestPacket) return false;
+  const Bytes segment = segments_.first(std::min(stride_, segments_.size()));
+  segments_ = segments_.subspan(segment.size());
+  ++segment_;
+  datagram.icrc_is_good = has_good_icrc(segment, segment_);
+  datagram.length = segment.size() - wire::kIcrcBytes;
+  datagram.bytes = segment.first(datagram.length);
   return true;
 }
 
 bool Capture::next(Datagram& datagram) {
+  if (next_segment(datagram)) return true;  // of the same packet of the file
+  segments_ = {};
   for (;;) {
     pcap_pkthdr* header = nullptr;
     const u_char* bytes = nullptr;
     const int result = pcap_next_ex(file_, &header, &bytes);
     if (result == PCAP_ERROR) error_ = pcap_geterr(file_);
     if (result != 1) return false;
-    const int64_t ns = int64_t{header->ts.tv_sec} * 1'000'000'000 + header->ts.tv_usec;
+    int64_t ns = 0;
+    if (__builtin_mul_overflow(int64_t{header->ts.tv_sec}, 1'000'000'000, &ns)) ns = 0;
+    ns += header->ts.tv_usec;
     if (first_ns_ < 0) first_ns_ = ns;
     const Bytes frame(reinterpret_cast<const std::byte*>(bytes), header->caplen);
     if (parse(ip_packet_of(frame), datagram)) {

@@ -20,7 +20,8 @@ struct Datagram {
   uint8_t traffic_class = 0;
   bool is_whole = true;  // false: the capture has only its beginning
   bool icrc_is_good = true;
-  std::span<const std::byte> bytes;  // BTH to padding; valid until the next packet
+  size_t length = 0;                 // BTH to padding, as on the wire
+  std::span<const std::byte> bytes;  // of it, as far as captured; valid until the next packet
 };
 
 class Capture {
@@ -39,15 +40,30 @@ class Capture {
   uint64_t other_packets() const { return other_packets_; }
 
  private:
+  // What the ICRC covers in front of the BTH.
+  struct Headers {
+    std::vector<std::byte> ip_and_udp;
+    size_t ip_bytes = 0;
+    bool is_v4 = true;
+  };
+
   std::span<const std::byte> ip_packet_of(std::span<const std::byte> frame) const;
   bool parse(std::span<const std::byte> ip, Datagram& datagram);
+  bool has_good_icrc(std::span<const std::byte> datagram, uint32_t segment);
+  void split(std::span<const std::byte> datagrams, Datagram& first);
+  bool next_segment(Datagram& datagram);
 
   std::string error_;
   pcap* file_ = nullptr;
   int link_type_ = 0;
   int64_t first_ns_ = -1;
   uint64_t other_packets_ = 0;
-  std::vector<std::byte> masked_;  // headers and BTH as the ICRC covers them
+  Headers headers_;
+  std::vector<std::byte> masked_;  // headers and datagram as the ICRC covers them
+  // The kernel hands batches of packets (GSO, GRO) to a capture as one packet.
+  std::span<const std::byte> segments_;  // those that next() has not returned yet
+  size_t stride_ = 0;                    // their size; the last one may be shorter
+  uint32_t segment_ = 0;
 };
 
 }  // namespace verbena::explain

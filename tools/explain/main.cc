@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -34,20 +35,34 @@ const char* reason_of(wire::ParseError error) {
   return "invalid";
 }
 
+// A datagram by which processes of one host find out where the kernel steers packets
+// (host/steering.cc).
+bool is_probe(const Datagram& d) {
+  constexpr std::byte kManufacturerSpecific{0xFF};
+  return d.bytes.size() >= 14 && d.bytes[0] == kManufacturerSpecific &&
+         d.bytes[12] == std::byte{'V'} && d.bytes[13] == std::byte{'B'};
+}
+
+uint32_t number_of(const std::string& text) {
+  return static_cast<uint32_t>(std::stoul(text, nullptr, text.starts_with("0x") ? 16 : 10));
+}
+
 class Story {
  public:
   explicit Story(const Options& options)
-      : options_(options),
-        qpn_(options.qp.empty() ? kAnyQp
-                                : static_cast<uint32_t>(std::stoul(options.qp, nullptr, 0))) {}
+      : options_(options), qpn_(options.qp.empty() ? kAnyQp : number_of(options.qp)) {}
 
   void tell(const Datagram& d) {
     ++packets_;
     wire::ParseError why{};
     const auto packet = wire::Packet::parse(d.bytes, &why);
+    if (!packet && is_probe(d)) {
+      ++probes_;
+      return;
+    }
     if (!packet) {
+      ++(d.is_whole ? invalid_ : cut_);
       if (!d.is_whole) return;
-      ++invalid_;
       return print(d, kAnyQp, fmt::format("not a RoCE packet: {}", reason_of(why)), "", true);
     }
     const uint32_t qpn = packet->bth.destination.value();
@@ -55,7 +70,10 @@ class Story {
       Stream& s = streams_.stream_of(d, qpn);
       ++s.packets;
       ++s.wrong_icrcs;
-      return print(d, qpn, sentence_of(*packet, {}), remarks_of(d, {}), true);
+      if (wire::is_marked(d.traffic_class)) ++s.marked;
+      Remarks remarks;
+      remarks.payload_bytes = packet->payload.size();
+      return print(d, qpn, sentence_of(*packet, remarks), remarks_of(d, {}), true);
     }
     Stream* stream = nullptr;
     const Remarks remarks = streams_.add(d, *packet, stream);
@@ -70,12 +88,14 @@ class Story {
   void sum_up(const Capture& capture) const {
     fmt::print("{}{} RoCEv2 packets, {} others\n", options_.summary ? "" : "\n", packets_,
                capture.other_packets());
-    if (invalid_ != 0) fmt::print("{} packets are not valid\n", invalid_);
+    if (probes_ != 0) fmt::print("{} are probes by which Verbena learns its steering\n", probes_);
+    if (invalid_ != 0) fmt::print("{} are not valid\n", invalid_);
+    if (cut_ != 0) fmt::print("{} were captured without their headers\n", cut_);
     for (const Stream* const s : streams_.all()) {
       if (qpn_ != kAnyQp && s->id.qpn != qpn_) continue;
-      fmt::print("{} \u2192 {} QP 0x{:06x}: {} packets, {} bytes{}\n", address_of(s->id.source),
-                 address_of(s->id.destination), s->id.qpn, s->packets, s->payload_bytes,
-                 troubles_of(*s));
+      fmt::print("{} \u2192 {} QP 0x{:06x}: {}, {} bytes{}\n", address_of(s->id.source),
+                 address_of(s->id.destination), s->id.qpn, counted(s->packets, "packet"),
+                 s->payload_bytes, troubles_of(*s));
     }
   }
 
@@ -91,19 +111,31 @@ class Story {
                remark.empty() ? "" : "  [" + remark + "]");
   }
 
-  static std::string troubles_of(const Stream& s) {
+  // Responses whose requests are not known may belong to it.
+  bool may_have_responses(const Stream& s) const {
+    return s.responses == nullptr && std::ranges::any_of(streams_.all(), [&](const Stream* other) {
+             return other->has_responses && other->requests == nullptr &&
+                    other->id.source == s.id.destination && other->id.destination == s.id.source;
+           });
+  }
+
+  std::string troubles_of(const Stream& s) const {
     std::string text;
-    const auto add = [&](uint64_t count, const char* what) {
-      if (count != 0) text += fmt::format(", {} {}", count, what);
+    const auto add = [&](uint64_t count, const char* noun, const char* behind = "") {
+      if (count != 0) text += fmt::format(", {}{}", counted(count, noun), behind);
     };
-    add(s.retransmitted, "retransmitted");
-    add(s.missing.size(), "PSNs missing");
-    add(s.naks, "NAKs");
-    add(s.rnr_naks, "RNR NAKs");
-    add(s.cnps, "CNPs");
-    add(s.marked, "marked CE");
-    add(s.wrong_icrcs, "with a wrong ICRC");
-    if (s.is_reliable && s.unacked && (*s.next).distance_from(*s.unacked) > 0) {
+    add(s.retransmitted, "retransmission");
+    add(s.recovered, "retransmission", " without its first copy");
+    add(s.missing.size(), "PSN", " missing");
+    add(s.missing_responses, "response", " missing");
+    add(s.naks, "NAK");
+    add(s.rnr_naks, "RNR NAK");
+    add(s.cnps, "CNP");
+    add(s.marked, "packet", " marked CE");
+    add(s.wrong_icrcs, "packet", " with a wrong ICRC");
+    if (!s.is_reliable || !s.unacked) return text;
+    if (s.refused) return text + fmt::format(", PSN {} was refused", (*s.refused).value());
+    if ((*s.next).distance_from(*s.unacked) > 0 && !may_have_responses(s)) {
       text += fmt::format(", no response to PSN {}", (*s.unacked).value());
       if (*s.next != *s.unacked + 1) text += fmt::format(" to {}", (*s.next - 1).value());
     }
@@ -114,7 +146,9 @@ class Story {
   const uint32_t qpn_;
   Streams streams_;
   uint64_t packets_ = 0;
+  uint64_t probes_ = 0;
   uint64_t invalid_ = 0;
+  uint64_t cut_ = 0;
 };
 
 int explain(const Options& options) {
@@ -135,7 +169,8 @@ int explain(const Options& options) {
 std::string qp_error(const std::string& text) {
   size_t used = 0;
   try {
-    if (std::stoul(text, &used, 0) <= 0xFFFFFF && used == text.size()) return "";
+    const int base = text.starts_with("0x") ? 16 : 10;
+    if (std::stoul(text, &used, base) <= 0xFFFFFF && used == text.size()) return "";
   } catch (const std::exception&) {
   }
   return "a QP number is at most 0xffffff, decimal or hexadecimal: " + text;
@@ -157,7 +192,7 @@ int main(int argc, char** argv) {
       "  verbena explain /tmp/a.pcap\n"
       "  verbena explain --errors /tmp/a.pcap       only what went wrong\n"
       "  verbena explain --qp 0x12 /tmp/a.pcap      only packets for QP 0x12\n"
-      "  tcpdump -i eth0 -w - udp port 4791 | verbena explain -\n"
+      "  tcpdump -U -i eth0 -w - udp port 4791 | verbena explain -\n"
       "\nExit status: 0 if the whole file was read, 1 if not, 2 if the command line is wrong.");
   Options options;
   app.add_option("FILE", options.file, "The capture; - is standard input")

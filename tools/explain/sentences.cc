@@ -32,7 +32,7 @@ const char* position_of(const wire::OpcodeInfo& op) {
 }
 
 std::string bytes_of(const wire::Packet& p, const Remarks& remarks) {
-  const size_t n = p.payload.size();
+  const size_t n = remarks.payload_bytes;
   if (p.op.position == Position::Only) return fmt::format("{} bytes", n);
   if (!remarks.offset) return fmt::format("{} bytes", n);
   return fmt::format("bytes {} to {}", *remarks.offset, *remarks.offset + n);
@@ -60,9 +60,12 @@ const char* nak_reason(uint8_t code) {
 
 std::string outstanding_of(const Remarks& remarks) {
   if (remarks.requests == nullptr) return "";
-  const std::string whose = fmt::format(" of QP 0x{:06x}", remarks.requests->id.qpn);
-  if (remarks.outstanding == 0) return "; all requests to" + whose.substr(3) + " have a response";
-  return fmt::format("; {} PSNs{} wait", remarks.outstanding, whose);
+  const uint32_t qpn = remarks.requests->id.qpn;
+  if (remarks.outstanding == 0) {
+    return fmt::format("; all requests to QP 0x{:06x} have a response", qpn);
+  }
+  return fmt::format("; {} to QP 0x{:06x} without a response", counted(remarks.outstanding, "PSN"),
+                     qpn);
 }
 
 std::string acknowledgement(const wire::Packet& p, const Remarks& remarks) {
@@ -107,7 +110,7 @@ const char* connection_message(cm::Attribute attribute) {
     case cm::Attribute::Lap:
       return "LAP: offers another path";
     case cm::Attribute::Apr:
-      return "APR: answers the offer of another path";
+      return "APR: responds to the offer of another path";
   }
   return "an unknown connection message";
 }
@@ -161,11 +164,11 @@ std::string request(const wire::Packet& p, const Remarks& remarks) {
       return fmt::format("READ request PSN {}, {} bytes from {}", psn, p.reth.length,
                          target_of(p.reth.address, p.reth.rkey));
     case Verb::CompareSwap:
-      return fmt::format("compare and swap PSN {}, {} to {} if it is {}", psn,
-                         target_of(p.atomic.address, p.atomic.rkey), p.atomic.swap_or_add,
+      return fmt::format("compare and swap PSN {}: writes {} to {} if the value is {}", psn,
+                         p.atomic.swap_or_add, target_of(p.atomic.address, p.atomic.rkey),
                          p.atomic.compare);
     case Verb::FetchAdd:
-      return fmt::format("fetch and add PSN {}, {} to {}", psn, p.atomic.swap_or_add,
+      return fmt::format("fetch and add PSN {}: adds {} to {}", psn, p.atomic.swap_or_add,
                          target_of(p.atomic.address, p.atomic.rkey));
     case Verb::Flush:
       return fmt::format("FLUSH PSN {}, {} bytes at {}", psn, p.reth.length,
@@ -194,6 +197,10 @@ std::string response(const wire::Packet& p, const Remarks& remarks) {
 
 }  // namespace
 
+std::string counted(uint64_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string address_of(const wire::Gid& gid) {
   char text[INET6_ADDRSTRLEN] = "";
   const bool v4 = gid.is_ipv4();
@@ -214,6 +221,8 @@ std::string sentence_of(const wire::Packet& p, const Remarks& remarks) {
     text = fmt::format("XRC {}, for SRQ 0x{:06x}", text, p.xrc_srqn);
   }
   if (p.bth.solicited) text += ", solicited";
+  if (remarks.piggybacked)
+    text += fmt::format(", piggybacks the ACK up to PSN {}", (*remarks.piggybacked).value());
   if (p.bth.ack_request) text += ", asks for an ACK";
   return text;
 }
@@ -224,11 +233,12 @@ std::string remarks_of(const Datagram& d, const Remarks& remarks) {
     text += text.empty() ? remark : "; " + remark;
   };
   if (!d.icrc_is_good) add("ICRC is wrong: the receiver drops it");
-  if (remarks.is_retransmission) add("retransmission");
+  if (remarks.is_retransmission)
+    add(remarks.first_copy_is_missing ? "retransmission; the first copy is not in the capture"
+                                      : "retransmission");
   if (remarks.missing == 1) add("one PSN is missing in the capture");
   if (remarks.missing > 1) add(fmt::format("{} PSNs are missing in the capture", remarks.missing));
   if (wire::is_marked(d.traffic_class)) add("marked by a congested queue (CE)");
-  if (!d.is_whole) add("only its beginning was captured");
   return text;
 }
 

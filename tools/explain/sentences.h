@@ -8,6 +8,7 @@
 namespace verbena::explain {
 
 std::string address_of(const wire::Gid& gid);
+std::string counted(uint64_t count, const char* noun);  // "1 packet", "2 packets"
 
 // What the packet says: operation, PSN, sizes, addresses, keys.
 std::string sentence_of(const wire::Packet& packet, const Remarks& remarks);

@@ -33,6 +33,8 @@ struct Stream {
   uint64_t packets = 0;
   uint64_t payload_bytes = 0;
   uint64_t retransmitted = 0;
+  uint64_t recovered = 0;  // retransmitted, and the first copy is not in the capture
+  uint64_t missing_responses = 0;
   uint64_t naks = 0;
   uint64_t rnr_naks = 0;
   uint64_t cnps = 0;
@@ -54,13 +56,23 @@ struct Stream {
   };
   std::array<Start, 64> starts{};
   size_t messages = 0;
-  // Responses: the requests that they belong to; null: not known yet.
-  Stream* requests = nullptr;
+  Start latest_read;            // its PSN, and all its bytes
+  wire::OptionalPsn nak_from;   // the peer reported a gap that begins here
+  wire::OptionalPsn refused;    // the peer refused this request for good
+  Stream* responses = nullptr;  // null: not known
+
+  // Responses of RC and XRC.
+  bool has_responses = false;
+  Stream* requests = nullptr;       // that they belong to; null: not known
+  wire::OptionalPsn next_response;  // of a READ
 };
 
 // What is remarkable about a packet.
 struct Remarks {
+  size_t payload_bytes = 0;  // as on the wire, without a piggybacked ACK
+  wire::OptionalPsn piggybacked;
   bool is_retransmission = false;
+  bool first_copy_is_missing = false;  // of a retransmission
   uint32_t missing = 0;  // PSNs before it, or that it acknowledges, which the capture skips
   // For a packet of a message: where its payload begins, if that is known.
   std::optional<uint64_t> offset;
@@ -78,15 +90,21 @@ class Streams {
   const std::vector<Stream*>& all() const { return order_; }
 
  private:
-  static std::optional<uint64_t> offset_of(Stream& stream, const wire::Packet& packet);
-  static uint32_t skip_to(Stream& stream, wire::Psn psn);
-  static void add_request(Stream& stream, const wire::Packet& packet, Remarks& remarks);
+  static std::optional<uint64_t> offset_of(Stream& stream, const wire::Packet& packet,
+                                           size_t payload_bytes);
+  uint32_t skip_to(Stream& stream, wire::Psn psn);
+  void begin_again(Stream& stream);
+  void take_piggyback(const wire::Packet& packet, Stream& stream, Remarks& remarks);
+  void add_request(Stream& stream, const wire::Packet& packet, Remarks& remarks);
   void add_response(Stream& stream, const wire::Packet& packet, Remarks& remarks);
-  Stream* find_requests(const Stream& responses, wire::Psn psn);
+  static void add_read_response(Stream& stream, const wire::Packet& packet, Remarks& remarks);
+  bool bind(Stream& responses, wire::Psn psn);
+  void acknowledge(Stream& requests, wire::Psn before, Remarks& remarks);
 
   std::unordered_map<StreamId, Stream, StreamIdHash> streams_;
   std::vector<Stream*> order_;
   Stream* latest_ = nullptr;
+  size_t missing_ = 0;  // entries of all Stream::missing
 };
 
 }  // namespace verbena::explain

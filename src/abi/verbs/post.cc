@@ -119,7 +119,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     return EIO;
   const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
   runtime::Nic::PostingGuard guard(*qp.lane);
-  const Instant now = guard.lane().recent_time();
+  const Instant now = guard.lane().time_for_post(*qp.core);
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     core::SendRequest request;

@@ -173,7 +173,7 @@ int wr_complete(ibv_qp_ex* public_qp) {
   const int code = without_exceptions([&] {
     if (status.ok() && !builder.requests().empty()) {
       runtime::Nic::PostingGuard guard(*qp.lane);
-      const Instant now = guard.lane().recent_time();
+      const Instant now = guard.lane().time_for_post(*qp.core);
       status = guard.engine().post_send(*qp.core, builder.requests(), now);
       if (status.ok()) {
         guard.lane().after_post(*qp.core);

@@ -207,7 +207,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   }
   // Packets to this host use the loopback interface, whatever the address. Nothing marks them
   // there.
-  const bool is_local = path->is_local = host::is_local(path->destination);
+  const bool is_local = path->is_local = host::was_local_just_now(path->destination);
   if (!is_local && !to_group) report_traffic_class(*path->endpoint);
   // The kernel steers a batch by its first packet, so packets for all processes of a host are never
   // in a batch.
