@@ -54,7 +54,8 @@ note "ok losses, retransmissions, one queue pair"
 
 # A gap: a packet in the middle is not in the capture.
 VERBENA_EXTENSIONS=off captured "for a gap" -- ibv_rc_pingpong -d verbena_lo -g 0 -c -s 100 -n 20
-tshark -n -r "$capture" -Y 'frame.number != 9 && frame.number != 10' -w "$work/gap.pcapng" 2>"$logs/tshark"
+send=$(tshark -n -r "$capture" -Y 'infiniband.bth.opcode == 4' -T fields -e frame.number 2>"$logs/tshark" | sed -n 9p)
+tshark -n -r "$capture" -Y "frame.number != $send" -w "$work/gap.pcapng" 2>"$logs/tshark"
 told "a gap, and pcapng" 'one PSN is missing in the capture' "$work/gap.pcapng"
 python3 - "$capture" "$work/flipped.pcap" <<'PYTHON'
 import pathlib, sys
@@ -76,7 +77,7 @@ done
 told "standard input" 'RTU' - <"$capture"
 note "ok connection messages"
 
-# The kernel hands batches of packets to a capture as one packet, and Verbena's steering probes are there, too.
+# The kernel hands batches of packets to a capture as one packet, and Verbena's control datagrams are there, too.
 if dumpcap -q -i lo -f 'udp port 4791' -w "$work/lo.pcapng" -a duration:0 2>"$logs/dumpcap"; then
   dumpcap -q -i lo -f 'udp port 4791' -w "$work/lo.pcapng" 2>"$logs/dumpcap" &
   pids[dumpcap]=$!
@@ -89,7 +90,7 @@ if dumpcap -q -i lo -f 'udp port 4791' -w "$work/lo.pcapng" -a duration:0 2>"$lo
   unset 'pids[dumpcap]'
   told "batches" 'WRITE \(last\) PSN [0-9]+, bytes [0-9]+ to 65536' "$work/lo.pcapng"
   ! grep -q 'ICRC is wrong' "$work/story" || fail "a batch has a wrong ICRC"
-  ! grep -q 'not a RoCE packet' "$work/story" || fail "a steering probe is an error"
+  ! grep -q 'not a RoCE packet' "$work/story" || fail "a control datagram is an error"
   ! grep -q 'missing' "$work/story" || fail "packets of a batch are missing"
   note "ok a capture by dumpcap"
 fi

@@ -35,11 +35,11 @@ const char* reason_of(wire::ParseError error) {
   return "invalid";
 }
 
-// A datagram by which processes of one host find out where the kernel steers packets
-// (host/steering.cc).
-bool is_probe(const Datagram& d) {
-  constexpr std::byte kManufacturerSpecific{0xFF};
-  return d.bytes.size() >= 14 && d.bytes[0] == kManufacturerSpecific &&
+// Verbena's own datagrams, for instance those by which processes of one host find out where the
+// kernel steers packets (host/steering.cc).
+bool is_control(const Datagram& d) {
+  constexpr std::byte kManufacturerSpecific{0xC0};  // from here on
+  return d.bytes.size() >= 14 && d.bytes[0] >= kManufacturerSpecific &&
          d.bytes[12] == std::byte{'V'} && d.bytes[13] == std::byte{'B'};
 }
 
@@ -56,8 +56,8 @@ class Story {
     ++packets_;
     wire::ParseError why{};
     const auto packet = wire::Packet::parse(d.bytes, &why);
-    if (!packet && is_probe(d)) {
-      ++probes_;
+    if (!packet && is_control(d)) {
+      ++controls_;
       return;
     }
     if (!packet) {
@@ -88,7 +88,7 @@ class Story {
   void sum_up(const Capture& capture) const {
     fmt::print("{}{} RoCEv2 packets, {} others\n", options_.summary ? "" : "\n", packets_,
                capture.other_packets());
-    if (probes_ != 0) fmt::print("{} are probes by which Verbena learns its steering\n", probes_);
+    if (controls_ != 0) fmt::print("{} are Verbena's own control datagrams\n", controls_);
     if (invalid_ != 0) fmt::print("{} are not valid\n", invalid_);
     if (cut_ != 0) fmt::print("{} were captured without their headers\n", cut_);
     for (const Stream* const s : streams_.all()) {
@@ -146,7 +146,7 @@ class Story {
   const uint32_t qpn_;
   Streams streams_;
   uint64_t packets_ = 0;
-  uint64_t probes_ = 0;
+  uint64_t controls_ = 0;
   uint64_t invalid_ = 0;
   uint64_t cut_ = 0;
 };
