@@ -9,6 +9,7 @@ of the buffer per second, as nccl-tests' "algbw" does.
 """
 
 import argparse
+import itertools
 import os
 import pathlib
 import statistics
@@ -56,16 +57,24 @@ def measure(tool, way, mib, port):
     words = [sys.executable, __file__, "--rank", "--mib", str(mib)]
     if way != SOCKETS:
         words = [str(tool), "run", "--", *words]
+    files = [tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") for _ in range(2)]
     ranks = [subprocess.Popen(words, env={**common, "RANK": str(rank), "NCCL_HOSTID": f"host{rank}"},
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+                              stdout=file, stderr=subprocess.STDOUT) for rank, file in enumerate(files)]
     try:
-        outputs = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
+        failed = any(rank.wait(LIMIT) != 0 for rank in ranks)
+    except subprocess.TimeoutExpired:
+        failed = True
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    if any(rank.returncode != 0 for rank in ranks):
-        raise SystemExit(f"{way}: a rank failed:\n" + "\n".join(outputs))
+    outputs = []
+    for file in files:
+        file.seek(0)
+        outputs.append(file.read())
+        file.close()
+    if failed:
+        raise SystemExit(f"{way}: a rank failed, or both took more than {LIMIT} s:\n" + "\n".join(outputs))
     return next(float(line.split()[1]) for line in outputs[0].splitlines() if line.startswith("gbps "))
 
 
@@ -95,10 +104,11 @@ def main():
     if options.rank:
         return run_rank(options.mib)
     found = {way: [] for way in SETTINGS}
+    ports = itertools.count(29500)
     with Mps():
         for number in range(options.rounds):
             for way, values in found.items():
-                values.append(measure(options.build / "verbena", way, options.mib, 29500 + number * len(found) + len(values)))
+                values.append(measure(options.build / "verbena", way, options.mib, next(ports)))
                 print(f"round {number + 1}, {way}: {values[-1]:.1f} Gb/s", flush=True)
     sockets = statistics.median(found[SOCKETS])
     for way, values in found.items():

@@ -158,6 +158,9 @@ def run_networks(folder, text, rounds):
 def run_comparison(options, folder):
     """Compares two builds and writes the table into the folder. Returns the exit status."""
     measures = comparison.matching(options.match)
+    if not measures:
+        print(f"No number has '{options.match}' in its name.", file=sys.stderr)
+        return 2
     progress = Progress(2 * options.runs * len(measures), options.budget)
     compared = comparison.Comparison(options.against.resolve(), programs.BUILD)
     for number in range(options.runs):

@@ -66,4 +66,4 @@ class Comparison:
         lines += [f"| {measure.name} | {place} | {report.quantity(before, measure.unit)} | "
                   f"{report.quantity(after, measure.unit)} | {middle:.2f}x | {best:.2f}x | {runs} |"
                   for measure, place, before, after, middle, best, runs in self.rows()]
-        return "\n".join(lines + self.failures)
+        return "\n".join(lines + [f"\n{failure}" for failure in self.failures])
