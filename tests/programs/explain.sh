@@ -37,7 +37,8 @@ told "its end" 'SEND \(last\) PSN [0-9]+, bytes [0-9]+ to 5001, .*asks for an AC
 [ "$(grep -c 'QP 0x.* PSN' "$work/story")" = "$(tshark -n -r "$capture" 2>/dev/null | wc -l)" ] ||
   fail "not one line for each packet"
 "$tool" explain --errors "$capture" >"$work/story" || fail "--errors: exit status $?"
-! grep -q '!' "$work/story" || fail "a transfer without losses has errors"
+# On a busy machine there may be probes, which are retransmissions.
+! grep '!' "$work/story" | grep -qv '\[retransmission\]' || fail "a transfer without losses has errors"
 note "ok a transfer without losses"
 
 VERBENA_EXTENSIONS=off captured "with losses" --faults loss=0.05,seed=3 -- \
@@ -79,7 +80,7 @@ note "ok connection messages"
 
 # The kernel hands batches of packets to a capture as one packet, and Verbena's control datagrams are there, too.
 if dumpcap -q -i lo -f 'udp port 4791' -w "$work/lo.pcapng" -a duration:0 2>"$logs/dumpcap"; then
-  dumpcap -q -i lo -f 'udp port 4791' -w "$work/lo.pcapng" 2>"$logs/dumpcap" &
+  dumpcap -q -B 16 -i lo -f 'udp port 4791' -w "$work/lo.pcapng" 2>"$logs/dumpcap" &
   pids[dumpcap]=$!
   await_line "$logs/dumpcap" 'File:' 10 || fail "dumpcap does not start"
   run_options=()
@@ -91,7 +92,10 @@ if dumpcap -q -i lo -f 'udp port 4791' -w "$work/lo.pcapng" -a duration:0 2>"$lo
   told "batches" 'WRITE \(last\) PSN [0-9]+, bytes [0-9]+ to 65536' "$work/lo.pcapng"
   ! grep -q 'ICRC is wrong' "$work/story" || fail "a batch has a wrong ICRC"
   ! grep -q 'not a RoCE packet' "$work/story" || fail "a control datagram is an error"
-  ! grep -q 'missing' "$work/story" || fail "packets of a batch are missing"
+  # On a busy machine dumpcap itself may lose packets.
+  if grep -Eq 'dropped on interface .*: [0-9]+/0 ' "$logs/dumpcap"; then
+    ! grep -q 'missing' "$work/story" || fail "packets of a batch are missing"
+  fi
   note "ok a capture by dumpcap"
 fi
 
