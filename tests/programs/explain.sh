@@ -80,15 +80,18 @@ note "ok connection messages"
 
 # The kernel hands batches of packets to a capture as one packet, and Verbena's control datagrams are there, too.
 if dumpcap -q -i lo -f 'udp port 4791' -w "$work/lo.pcapng" -a duration:0 2>"$logs/dumpcap"; then
-  dumpcap -q -B 16 -i lo -f 'udp port 4791' -w "$work/lo.pcapng" 2>"$logs/dumpcap" &
-  pids[dumpcap]=$!
+  start dumpcap dumpcap -q -B 16 -i lo -f 'udp port 4791' -w "$work/lo.pcapng"
   await_line "$logs/dumpcap" 'File:' 10 || fail "dumpcap does not start"
   run_options=()
   VERBENA_DATAPATH=udp pair "with dumpcap" ib_write_bw -d verbena_lo -x 0 -F -s 65536 -n 20
-  sleep 0.5  # dumpcap writes what it has
+  # dumpcap writes a moment after it has received. It may have lost a packet.
+  tries=60
+  until [ "$("$tool" explain "$work/lo.pcapng" 2>/dev/null | grep -c 'WRITE (last)')" = 20 ] || [ $((tries--)) -le 0 ]; do
+    sleep 0.05
+  done
   kill -INT "${pids[dumpcap]}"
-  wait "${pids[dumpcap]}" || true
-  unset 'pids[dumpcap]'
+  finish dumpcap 10
+  [ "$status" = 0 ] || fail "dumpcap's exit status is $status"
   told "batches" 'WRITE \(last\) PSN [0-9]+, bytes [0-9]+ to 65536' "$work/lo.pcapng"
   ! grep -q 'ICRC is wrong' "$work/story" || fail "a batch has a wrong ICRC"
   ! grep -q 'not a RoCE packet' "$work/story" || fail "a control datagram is an error"
